@@ -1,0 +1,1 @@
+"""kvproof.checks: the readings of the spec and the checks of allocators."""

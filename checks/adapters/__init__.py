@@ -1,0 +1,1 @@
+"""Adapters: real allocators behind the interface of kvproof.model.interface."""

@@ -1,0 +1,1 @@
+"""kvproof.gpu: the GPU backend."""

@@ -1,0 +1,1 @@
+"""kvproof.model: the executable model of a KV-cache block allocator (standard library only)."""

@@ -1,0 +1,1 @@
+"""kvproof.spec: the formal specification, one relational text."""
