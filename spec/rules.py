@@ -179,6 +179,7 @@ def reads_keep_their_source(s: State) -> Iterator[Clause]:
                     s.reads(work, block, offset),
                     s.may_write(request, block, offset),
                     ~s.on_behalf(work, request),
+                    ~s.exclusive(block),
                 ),
                 s.reads_in_order(work),
             )
@@ -194,6 +195,7 @@ def reads_keep_their_source(s: State) -> Iterator[Clause]:
                     s.pending(other_work),
                     s.writes(other_work, block, offset),
                     ~(work == other_work),
+                    ~s.exclusive(block),
                 ),
                 s.before(work, other_work) | s.before(other_work, work),
             )
@@ -223,7 +225,8 @@ def writes_stay_home(s: State) -> Iterator[Clause]:
         "{request} may write row {offset} of block {block}, which {other_request} uses too",
         forall(
             lambda request, other_request, block, offset: implies(
-                s.may_write(request, block, offset) & s.uses(other_request, block, offset), request == other_request
+                every(s.may_write(request, block, offset), s.uses(other_request, block, offset), ~s.exclusive(block)),
+                request == other_request,
             )
         ),
     )
@@ -354,6 +357,7 @@ def progress(s: State, event: State, t: State) -> Iterator[Clause]:  # noqa: ARG
                 exists(lambda request: s.live(request) & ~event.names(request)),
                 exists(lambda work: s.pending(work)),
                 exists(lambda holder, block: s.held(holder, block)),
+                exists(lambda block: s.cached(block)),
             ),
         ),
     )
