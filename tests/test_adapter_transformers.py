@@ -6,6 +6,9 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +22,7 @@ from kvproof.checks.adapters.transformers import (
     lineage_after,
     make_transformers,
 )
-from kvproof.model.interface import BLOCKS, Answer, Configuration, Pool, capabilities_of, declaration_of
+from kvproof.model.interface import BLOCKS, Answer, Configuration, Factory, Pool, capabilities_of, declaration_of
 
 
 def pool_of(target: TransformersAllocator) -> Pool:
@@ -60,8 +63,8 @@ def partition_faults(pool: Pool) -> list[str]:
 class Driver:
     """Drives a target at random, keeps the history of every request, and checks after each operation."""
 
-    def __init__(self, configuration: Configuration, seed: int) -> None:
-        self.target = make_transformers(configuration)
+    def __init__(self, configuration: Configuration, seed: int, factory: Factory = make_transformers) -> None:
+        self.target: Any = factory(configuration)
         self.size = configuration.block_size
         self.random = random.Random(seed)
         self.history: dict[str, list[int]] = {}
@@ -75,12 +78,17 @@ class Driver:
         self.names += 1
         return f"r{self.names}"
 
+    def run(self, operations: int) -> None:
+        for _ in range(operations):
+            self.step()
+
     def step(self) -> None:
         before = pool_of(self.target)
         verb, refused, asker = self.operation()
         self.seen[verb] += 1
         after = pool_of(self.target)
         assert partition_faults(after) == [], (verb, asker)
+        assert set(after.tables) == set(self.history), (verb, asker)
         if refused:
             self.seen[f"{verb} later"] += 1
             assert after.tables == before.tables, (verb, asker)
@@ -175,8 +183,7 @@ def test_the_real_cache_keeps_every_state_rule_and_its_rows_under_random_operati
     blocks: int, block_size: int
 ) -> None:
     driver = Driver(Configuration(blocks=blocks, block_size=block_size), seed=5)
-    for _ in range(500):
-        driver.step()
+    driver.run(500)
     driver.drain()
     for wanted in ("hits", "fork", "copies", "evicted for room", "admit later", "extend later", "fork later"):
         assert driver.seen[wanted] > 0, driver.seen
@@ -185,18 +192,15 @@ def test_the_real_cache_keeps_every_state_rule_and_its_rows_under_random_operati
 
 def test_two_runs_with_one_seed_are_equal_and_instances_share_nothing() -> None:
     first, second = (Driver(Configuration(blocks=24, block_size=4), seed=11) for _ in range(2))
-    for _ in range(120):
-        first.step()
-        second.step()
+    first.run(120)
+    second.run(120)
     assert pool_of(first.target) == pool_of(second.target)
     assert first.seen == second.seen
 
 
-@pytest.mark.parametrize("blocks", range(1, 25))
 @pytest.mark.parametrize("block_size", [1, 3, 4, 8, 16])
-def test_usable_blocks_are_exactly_those_asked_for(blocks: int, block_size: int) -> None:
-    assert blocks % geometry(blocks, block_size).blocks_per_sector == 0
-    if block_size == 4:
+def test_usable_blocks_are_exactly_those_asked_for(block_size: int) -> None:
+    for blocks in range(1, 25):
         pool = pool_of(make_transformers(Configuration(blocks=blocks, block_size=block_size)))
         assert len(pool.usable) == blocks
         assert sorted(pool.free) == sorted(pool.usable)
@@ -383,3 +387,101 @@ def test_without_its_packages_the_import_says_what_to_install(missing: str) -> N
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: ")
     assert "pip install 'kvproof[transformers]'" in last
+
+
+# Planted faults
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    return import_module("tests.planted")
+
+
+FAULTS = [
+    "drops_a_release",
+    "issues_a_block_twice",
+    "frees_and_rewrites_the_source_before_the_copy",
+    "keeps_a_key_after_the_block_is_reissued",
+    "keeps_a_block_when_it_refuses",
+    "forgets_to_count_a_sharer",
+    "skips_the_copy",
+    "publishes_before_the_step",
+    "hands_out_a_trash_block",
+]
+
+
+def test_every_planted_fault_is_tried_here(planted: Any) -> None:
+    assert list(planted.PLANTED) == FAULTS
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("blocks", "block_size"), [(7, 4), (24, 4), (40, 4)])
+def test_a_planted_fault_is_visible_under_random_operations(
+    planted: Any, fault: str, blocks: int, block_size: int
+) -> None:
+    driver = Driver(Configuration(blocks=blocks, block_size=block_size), seed=3, factory=planted.make_planted(fault))
+    with pytest.raises(AssertionError):
+        driver.run(300)
+
+
+def test_a_dropped_release_loses_the_block(planted: Any) -> None:
+    target = planted.drops_a_release(Configuration(blocks=7, block_size=4))
+    target.admit("a", range(5))
+    target.release("a", "finish")
+    assert partition_faults(pool_of(target)) == ["lost: [7]"]
+
+
+def test_a_block_issued_twice_is_owned_and_free(planted: Any) -> None:
+    target = planted.issues_a_block_twice(Configuration(blocks=7, block_size=4))
+    target.admit("a", [1])
+    assert partition_faults(pool_of(target)) == ["owned and free: [8]"]
+
+
+def test_a_source_rewritten_before_its_copy_shows_in_the_childs_rows(planted: Any) -> None:
+    target = planted.frees_and_rewrites_the_source_before_the_copy(Configuration(blocks=7, block_size=4))
+    target.admit("parent", range(100, 110))
+    target.commit("parent", 10)
+    reply = target.fork("parent", "child", 10)
+    target.complete([copy.ticket for copy in reply.copies])
+    assert target.read("child") == [*range(100, 108), 900, 900]
+    assert "parent" not in pool_of(target).tables
+
+
+def test_a_key_kept_after_eviction_shows_on_the_free_and_on_the_reissued_block(planted: Any) -> None:
+    target = planted.keeps_a_key_after_the_block_is_reissued(Configuration(blocks=2, block_size=4))
+    target.admit("a", [1] * 4)
+    target.commit("a", 4)
+    (block,) = pool_of(target).tables["a"]
+    key = pool_of(target).keys[block]
+    target.release("a", "finish")
+    assert target.evict(1) == 1
+    assert block in pool_of(target).free
+    target.admit("b", [2] * 8)
+    target.commit("b", 8)
+    assert block in pool_of(target).tables["b"]
+    assert pool_of(target).keys[block] == key
+    target.release("b", "finish")
+    assert target.admit("c", [1] * 5).hit_rows == 4
+    assert target.read("c") == [2, 2, 2, 2]
+
+
+def test_a_block_kept_by_a_refusal_shows_in_a_table(planted: Any) -> None:
+    target = planted.keeps_a_block_when_it_refuses(Configuration(blocks=3, block_size=4))
+    assert target.admit("a", [1] * 20).answer is Answer.LATER
+    assert [len(table) for table in pool_of(target).tables.values()] == [1]
+
+
+def test_an_uncounted_sharer_shows_in_the_counts(planted: Any) -> None:
+    target = planted.forgets_to_count_a_sharer(Configuration(blocks=7, block_size=4))
+    target.admit("a", [1] * 4)
+    target.commit("a", 4)
+    target.fork("a", "b", 4)
+    assert partition_faults(pool_of(target)) == ["counts that are not the number of owners: {8: 1}"]
+
+
+def test_contents_published_too_early_are_hit_before_they_are_there(planted: Any) -> None:
+    target = planted.publishes_before_the_step(Configuration(blocks=7, block_size=4))
+    target.admit("a", [5] * 8)
+    assert target.admit("b", [5] * 6).hit_rows == 4
+    assert target.read("b") == [0, 0, 0, 0]

@@ -289,16 +289,18 @@ class TransformersAllocator:
         """Token stamps of the committed rows, gathered through the table as a step gathers them.
 
         A row that holds another token shows that token.  A row that holds the right token behind another prefix,
-        or was never filled, shows :data:`FOREIGN`.
+        that was never filled, or that the table does not cover, shows :data:`FOREIGN`.
         """
         live = self._of(request)
-        rows = live.committed
-        if rows == 0:
-            return []
         self._drain_stream()
-        reads: list[list[int]] = [[]]
-        self.cache.extend_read_and_write_indices(request, 0, rows, reads, [[]])
-        index = torch.tensor(reads[0], dtype=torch.int64)
+        covered = len(self._group.block_table.get(request, ())) * self.block_size
+        rows = min(live.committed, covered)
+        uncovered = [FOREIGN] * (live.committed - rows)
+        return self._gather(request, live, rows) + uncovered if rows else uncovered
+
+    def _gather(self, request: str, live: _Live, rows: int) -> list[int]:
+        """Stamps of rows ``0 .. rows - 1``, which the table covers."""
+        index = torch.tensor(self._group.get_read_indices(request, 0, rows), dtype=torch.int64)
         lineage = torch.tensor(live.lineage[:rows], dtype=torch.int32)[:, None]
         expected = torch.tensor(live.tokens()[:rows], dtype=torch.int32)[:, None]
         stamps = expected[:, 0].clone()
@@ -368,9 +370,8 @@ class TransformersAllocator:
         if start >= rows:
             return
         self._drain_stream()
-        writes: list[list[int]] = [[]]
-        self.cache.extend_read_and_write_indices(live.state.request_id, start, rows - start, None, writes)
-        index = torch.tensor(writes[0], dtype=torch.int64)
+        places = self._group.get_write_indices(live.state.request_id, start, rows - start)
+        index = torch.tensor(places, dtype=torch.int64)
         shape = (rows - start, 1, self._group.head_dim)
         keys = torch.tensor(live.tokens()[start:rows], dtype=torch.int32)[:, None, None].expand(shape)
         values = torch.tensor(live.lineage[start:rows], dtype=torch.int32)[:, None, None].expand(shape)
