@@ -28,7 +28,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import BinaryIO
+from typing import IO
 
 from kvproof.checks.workload_rows import MOONCAKE_CHUNK, Row, Rows, WorkloadError, read_rows
 
@@ -207,7 +207,7 @@ def load_workload(
     return _scaled(file, rows, block_size, blocks, seed)
 
 
-def _opened(file: str) -> BinaryIO:
+def _opened(file: str) -> IO[bytes]:
     try:
         return open(file, "rb")
     except (OSError, ValueError) as error:

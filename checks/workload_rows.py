@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import BinaryIO, Literal, NoReturn
+from typing import IO, Literal, NoReturn
 
 Format = Literal["mooncake", "azure"]
 
@@ -96,7 +96,7 @@ Parse = Callable[[str, int, str], Row]
 """file, line number, text of the line -> row."""
 
 
-def read_rows(source: BinaryIO, file: str, limit: int | None = None) -> Rows:
+def read_rows(source: IO[bytes], file: str, limit: int | None = None) -> Rows:
     """The first ``limit`` rows of an open workload file, or raise :class:`WorkloadError`.
 
     ``file`` is the name to print.  Without ``limit``, :data:`MAX_ROWS` and :data:`MAX_IDS` bound
@@ -124,7 +124,7 @@ def read_rows(source: BinaryIO, file: str, limit: int | None = None) -> Rows:
     return Rows(kind, tuple(rows), truncated=False)
 
 
-def _lines(source: BinaryIO, file: str) -> Iterator[tuple[int, str]]:
+def _lines(source: IO[bytes], file: str) -> Iterator[tuple[int, str]]:
     """Numbered lines that are not blank, decoded, each bounded in length."""
     for number in range(1, MAX_LINES + 1):
         raw = source.readline(MAX_LINE_BYTES + 1)
