@@ -167,7 +167,7 @@ class TransformersAllocator:
         self._usable = frozenset(range(first, first + self.cache.num_sectors * width))
         self._live: dict[str, _Live] = {}
         self._stream: deque[_QueuedCopies] = deque()
-        self._tickets = 0
+        self._next_ticket = 1
         self._nothing: Any = torch.empty(0, dtype=torch.int64)
 
     # The minimum
@@ -270,7 +270,7 @@ class TransformersAllocator:
     def complete(self, tickets: Sequence[int]) -> None:
         """Run the copy stream until these copies are done.  It is in order, so earlier ones are done too."""
         for ticket in tickets:
-            if not 0 <= ticket < self._tickets:
+            if not 1 <= ticket < self._next_ticket:
                 raise ValueError(f"complete({list(tickets)}): no copy was queued with ticket {ticket}")
         while self._stream and any(ticket >= self._stream[0].tickets.start for ticket in tickets):
             self._run_oldest_copies()
@@ -344,11 +344,11 @@ class TransformersAllocator:
     def _enqueue(self, pairs: dict[str, tuple[list[int], list[int]]], rows: int) -> tuple[Copy, ...]:
         """Put the copies of a fork at ``rows`` on the stream; each pair gets a ticket."""
         sources, destinations = pairs[self._name]
-        first = self._tickets
-        self._tickets += len(sources)
+        first = self._next_ticket
+        self._next_ticket += len(sources)
         if not sources:
             return ()
-        self._stream.append(_QueuedCopies(pairs, range(first, self._tickets)))
+        self._stream.append(_QueuedCopies(pairs, range(first, self._next_ticket)))
         shared = rows // self.block_size
         filled = (rows - (shared + i) * self.block_size for i in range(len(sources)))
         return tuple(
