@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from kvproof.gpu.device import Device, Event, Kernel, Stream
-from kvproof.gpu.sanitizer import Sanitizer
+
+from .device import Device, Event, Kernel, Stream
+from .sanitizer import Sanitizer
 
 
 class NoCuda(RuntimeError):

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kvproof.gpu.cells import Footprint
-from kvproof.gpu.order import Clock, Ticket
-from kvproof.gpu.sanitizer import Sanitizer
+from .cells import Footprint
+from .order import Clock, Ticket, known
+from .sanitizer import Sanitizer
 
 
 class Stream:
@@ -39,7 +39,7 @@ class Stream:
 class Event:
     """A point in a stream.  Recording again moves it; waits that were queued before do not move."""
 
-    __slots__ = ("clock", "finished", "native", "recorded", "stream")
+    __slots__ = ("clock", "finished", "native", "recorded", "stream", "ticket")
 
     def __init__(self, native: Any = None) -> None:
         self.native = native
@@ -51,6 +51,8 @@ class Event:
         """What is known to be done once this event has passed (kept for the sanitizer)."""
         self.stream: Stream | None = None
         """Where it was last recorded."""
+        self.ticket = Ticket("", 0)
+        """The last launch before that recording: done once the event has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Device(ABC):
     def __init__(self, sanitizer: Sanitizer | None = None) -> None:
         self.sanitizer = sanitizer
         self._streams: dict[str, Stream] = {}
+        self._done: dict[str, int] = {}
 
     def stream(self, name: str) -> Stream:
         """The stream of that name; made on first use."""
@@ -117,6 +120,7 @@ class Device(ABC):
         event = event or self.event()
         event.recorded += 1
         event.stream = stream
+        event.ticket = Ticket(stream.name, stream.launches)
         if self.sanitizer is not None:
             event.clock = self.sanitizer.recorded(stream.name)
         self._record(stream, event)
@@ -133,16 +137,19 @@ class Device(ABC):
         """Has the event's latest recording passed?  True tells the host so for good."""
         self._must_be_recorded(event, "query")
         passed = self._query(event)
-        if passed and self.sanitizer is not None and event.clock is not None:
-            self.sanitizer.observed(event.clock)
+        if passed:
+            self._observe(event)
         return passed
 
     def synchronize(self, event: Event) -> None:
         """The host blocks until the event's latest recording has passed."""
         self._must_be_recorded(event, "synchronise with")
         self._synchronize(event)
-        if self.sanitizer is not None and event.clock is not None:
-            self.sanitizer.observed(event.clock)
+        self._observe(event)
+
+    def observed(self, ticket: Ticket) -> bool:
+        """Has the host seen an event of that stream, recorded after this launch, pass?  Asks nothing of the device."""
+        return known(ticket, self._done)
 
     def drain(self) -> None:
         """The host blocks until every stream is empty."""
@@ -164,6 +171,12 @@ class Device(ABC):
         if self.sanitizer is not None:
             for ticket in tickets:
                 self.sanitizer.released(ticket, name, who)
+
+    def _observe(self, event: Event) -> None:
+        stream, clock = event.ticket
+        self._done[stream] = max(clock, self._done.get(stream, 0))
+        if self.sanitizer is not None and event.clock is not None:
+            self.sanitizer.observed(event.clock)
 
     @staticmethod
     def _must_be_recorded(event: Event, verb: str) -> None:

@@ -49,8 +49,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
-from kvproof.gpu.cells import Footprint, Span, describe
-from kvproof.gpu.order import HOST, Clock, Ticket, known, merge
+from .cells import Footprint, Span, describe
+from .order import HOST, Clock, Ticket, known, merge
 
 Kind = Literal["write-after-read", "write-after-write", "read-after-write", "read-of-unfilled", "early-release"]
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from kvproof.gpu.device import Deadlock, Device, Event, Kernel, Stream
-from kvproof.gpu.sanitizer import Sanitizer
-from kvproof.gpu.schedules import Eager, Moment, Schedule
+from .device import Deadlock, Device, Event, Kernel, Stream
+from .sanitizer import Sanitizer
+from .schedules import Eager, Moment, Schedule
 
 
 class _Launch:
