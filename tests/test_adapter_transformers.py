@@ -389,6 +389,103 @@ def test_without_its_packages_the_import_says_what_to_install(missing: str) -> N
     assert "pip install 'kvproof[transformers]'" in last
 
 
+# The engine's own scheduler does the same
+
+
+class RealScheduler:
+    """The engine's scheduler and offloading manager on a cache of the same shape, one batch a verb."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        engine = "transformers.generation.continuous_batching"
+        requests, scheduling = import_module(f"{engine}.requests"), import_module(f"{engine}.scheduler")
+        helper = import_module(f"{engine}.distributed").DistributedHelper(None, None)
+        self.target = make_transformers(configuration)
+        self.cache = self.target.cache
+        self.state_type, self.status = requests.RequestState, requests.RequestStatus
+        self.scheduler = scheduling.PrefillFirstScheduler(self.cache, None, 99)
+        offloading = import_module(f"{engine}.offloading_manager").OffloadingManager
+        self.offloading = offloading(self.cache, self.scheduler, 0.0, 0.5, None, helper)
+        self.states: dict[str, Any] = {}
+
+    def admit(self, request: str, tokens: list[int]) -> bool:
+        state = self.state_type(request_id=request, initial_tokens=list(tokens), max_new_tokens=None)
+        self.scheduler.add_waiting_request(state)
+        scheduled = self._batch(request)
+        if scheduled is None and self.offloading.offload_requests() and not self.scheduler.block_new_requests:
+            scheduled = self._batch(request)  # something was evicted and the request was not put back
+        if not scheduled:
+            self.scheduler.reset()
+            return False
+        self.states[request] = state
+        self._update(state, scheduled)
+        return True
+
+    def extend(self, request: str, tokens: list[int]) -> bool:
+        state = self.states[request]
+        state.tokens_to_process = list(tokens)
+        scheduled = self._batch(request)
+        if scheduled is None and self.cache.evict_cached_blocks():  # the first thing that offloading does
+            scheduled = self._batch(request)
+        if not scheduled:
+            return False
+        state.generated_tokens.extend(tokens)
+        self._update(state, scheduled)
+        return True
+
+    def release(self, request: str, reason: str) -> None:
+        self.states.pop(request)
+        if reason == "preempt":
+            self.cache.free_blocks(request, no_cache=True)
+        if reason == "abort":
+            self.scheduler.set_request_cancellation(request)
+            self.scheduler.clear_cancelled_requests()
+        else:
+            self.scheduler.finish_request(request)
+
+    def _batch(self, request: str) -> Any:
+        """One batch for this request: the others are there, but have nothing to do."""
+        for name, state in self.states.items():
+            state._status = self.status.DECODING if name == request else self.status.PENDING
+        self.scheduler.active_requests.update(self.states)
+        self.scheduler.block_new_requests = False
+        return self.scheduler.schedule_batch(10**6, 10**6)[0]
+
+    def _update(self, state: Any, scheduled: list[Any]) -> None:
+        (future,) = scheduled
+        state.position_offset += future.query_length
+        state._status = self.status.DECODING
+        self.cache.mark_complete_blocks(state, future.complete_blocks)
+        self.scheduler.active_requests.pop(state.request_id, None)
+
+
+def test_the_real_scheduler_leaves_the_cache_in_the_same_state_after_every_operation() -> None:
+    draw, seen = random.Random(2), Counter[str]()
+    configuration = Configuration(blocks=12, block_size=4)
+    ours, real = make_transformers(configuration), RealScheduler(configuration)
+    history: dict[str, list[int]] = {}
+    for number in range(400):
+        verb = draw.choice(("admit", "extend", "release") if history else ("admit",))
+        request = draw.choice(sorted(history)) if verb != "admit" else f"r{number}"
+        if verb == "release":
+            reason = draw.choice(("finish", "preempt", "abort"))
+            ours.release(request, reason)
+            real.release(request, reason)
+            del history[request]
+        else:
+            tokens = [draw.randrange(2)] * draw.randrange(1, 24 if verb == "admit" else 9)
+            reply = ours.admit(request, tokens) if verb == "admit" else ours.extend(request, tokens)
+            accepted = real.admit(request, tokens) if verb == "admit" else real.extend(request, tokens)
+            assert accepted == (reply.answer is Answer.OK), (number, verb)
+            seen["evicted"] += bool(reply.evicted)
+            seen[f"{verb} {reply.answer.value}"] += 1
+            seen["hit"] += bool(reply.hit_rows)
+            if accepted:
+                history[request] = history.get(request, []) + tokens
+                ours.commit(request, len(history[request]))
+        assert pool_of(ours) == pool_of(real.target), (number, verb)
+    assert min(seen[k] for k in ("admit ok", "admit later", "extend ok", "extend later", "hit", "evicted")) > 5, seen
+
+
 # Planted faults
 
 

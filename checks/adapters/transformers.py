@@ -2,7 +2,8 @@
 
 The object under test is a real ``PagedAttentionCache`` on the CPU, with the geometry of a one-head
 Llama of full-attention layers.  Nothing of it is replaced.  Every verb makes the calls that the engine's own scheduler
-and batch processor make, in their order; the comment at each place names it.
+and batch processor make, in their order; the comment at each place names it.  One verb is one batch of one request,
+with a token budget that always suffices, and a safety margin of 0 (the scheduler called ``prefill_first``).
 
 What the engine does, in kvproof's words:
 
@@ -175,6 +176,7 @@ class TransformersAllocator:
     def admit(self, request: str, tokens: Sequence[int]) -> Reply:
         """Look for a prefix in the cache, reserve the rest of the prompt; evict and try once more if need be."""
         state = _requests.RequestState(request_id=request, initial_tokens=list(tokens), max_new_tokens=None)
+        self.cache.pool.try_to_free_sectors()  # Scheduler._try_to_meet_safety_margin, before every batch
         # Scheduler._infer_request_tokens: the hit blocks are owned from here on, even if the rest does not fit.
         hit = self.cache.search_prefix_match(request, state.initial_tokens) if self.cache.use_prefix_sharing else 0
         state.position_offset = hit
@@ -196,6 +198,7 @@ class TransformersAllocator:
         if drafts:
             raise ValueError(f"extend({request!r}, drafts={drafts}): transformers has no drafts; leave drafts at 0")
         live = self._of(request)
+        self.cache.pool.try_to_free_sectors()  # as in admit
         fits, evicted = self._reserve(live.state, len(tokens))
         if not fits:
             return Reply(Answer.LATER, evicted=evicted)
@@ -325,7 +328,6 @@ class TransformersAllocator:
 
     def _reserve(self, state: Any, positions: int) -> tuple[bool, tuple[int, ...]]:
         """Reserve ``positions`` more for the request, evicting if it is starved.  Returns (fits, evicted blocks)."""
-        self.cache.pool.try_to_free_sectors()  # Scheduler._try_to_meet_safety_margin, before every batch
         if self.cache.can_store_request_tokens(state, positions):
             return True, ()
         # ContinuousBatchProcessor.prepare_next_batch: nothing fits, so evict and schedule again while that helps.
