@@ -11,6 +11,7 @@ import pytest
 from kvproof.checks.adapters import registry
 from kvproof.checks.adapters.registry import TARGETS, Target, TargetError, list_targets, resolve, resolve_builtin
 from kvproof.model.interface import Answer, Configuration
+from kvproof.model.mutants import MUTANTS
 
 
 @pytest.fixture(autouse=True)
@@ -92,17 +93,16 @@ def test_a_missing_package_makes_a_target_unavailable_and_says_what_to_install(
 
 
 def test_every_target_is_listed_with_a_line_and_mutants_with_their_rule() -> None:
-    pytest.importorskip("kvproof.model.mutants")
     rows = {row.name: row for row in list_targets()}
     assert list(rows)[:3] == ["reference", "transformers", "gpu"]
     assert rows["reference"].available
     assert {"forks", "copies", "rows"} <= set(rows["reference"].capabilities)
     mutants = [row for row in rows.values() if row.name.startswith("reference:")]
-    assert mutants
+    assert [row.name for row in mutants] == [f"reference:{name}" for name in MUTANTS]
     for row in mutants:
         assert row.available
         assert row.rule is not None
-        assert resolve_builtin(row.name) is resolve(row.name)
+        assert resolve_builtin(row.name) == resolve(row.name)
     assert all(row.rule is None for name, row in rows.items() if ":" not in name)
     assert "reference:early_release" in rows
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from kvproof.model.interface import Configuration, Factory, capabilities_of
+from kvproof.model.mutants import MUTANTS
 
 REFERENCE = "reference"
 """Name of the model as a target; ``reference:NAME`` is the model with one rule broken."""
@@ -51,8 +52,7 @@ class Target:
         if missing := self.missing():
             raise TargetError(f"target {self.name!r} needs {', '.join(missing)}: {self.install}")
         if self.rule is not None:
-            factory: Factory = _mutants()[self.name.partition(":")[2]].factory
-            return factory
+            return MUTANTS[self.name.partition(":")[2]].build
         try:
             return _factory_at(self.factory, self.name)
         except ImportError as error:
@@ -105,13 +105,10 @@ TARGETS: Mapping[str, Target] = {
 def builtin_targets() -> Mapping[str, Target]:
     """Every built-in target by name, each ``reference:MUTANT`` included."""
     mutants = {
-        (name := f"{REFERENCE}:{mutant}"): Target(
-            name,
-            f"the model with {broken.rule} broken: must be found",
-            TARGETS[REFERENCE].factory,
-            rule=broken.rule,
+        (name := f"{REFERENCE}:{mutant.name}"): Target(
+            name, f"the model broken: {mutant.what}", TARGETS[REFERENCE].factory, rule=mutant.rule
         )
-        for mutant, broken in _mutants().items()
+        for mutant in MUTANTS.values()
     }
     return {**TARGETS, **mutants}
 
@@ -122,8 +119,7 @@ def resolve_builtin(name: str) -> Factory:
     target = targets.get(name)
     if target is None:
         if name.startswith(f"{REFERENCE}:"):
-            known = ", ".join(sorted(_mutants())) or "none"
-            raise TargetError(f"target {name!r}: the model has no such mutant; choose one of {known}")
+            raise TargetError(f"target {name!r}: the model has no such mutant; choose one of {', '.join(MUTANTS)}")
         raise TargetError(
             f"target {name!r} is not built in; choose one of {', '.join(TARGETS)}, {REFERENCE}:MUTANT, "
             "or name your own as package.module:factory"
@@ -212,16 +208,6 @@ def _callables(module: Any) -> Iterator[str]:
         for name, value in vars(module).items()
         if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__
     )
-
-
-def _mutants() -> Mapping[str, Any]:
-    try:
-        mutants: Mapping[str, Any] = import_module("kvproof.model.mutants").MUTANTS
-    except ModuleNotFoundError as error:
-        if error.name != "kvproof.model.mutants":
-            raise
-        return {}
-    return mutants
 
 
 def _installed(module: str) -> bool:
