@@ -16,6 +16,7 @@ ARGS ?=
 
 CERTIFY := .venv-certify
 TEST := .venv-test
+comma := ,
 
 # What a target needs on top of the core: the stamp of the environment that has it.
 NEEDS := $(CERTIFY)/installed$(if $(filter transformers%,$(TARGET)),-transformers)
@@ -38,7 +39,7 @@ $(CERTIFY)/installed-transformers: $(CERTIFY)/installed
 	@touch $@
 
 $(TEST)/installed: pyproject.toml
-	$(call environment,$(TEST),.[gpu,test])
+	$(call environment,$(TEST),.[gpu$(comma)test])
 	@touch $@
 
 # $(call environment,FOLDER,REQUIREMENT): make the environment if it is not there, install into it (editable).
