@@ -88,7 +88,8 @@ class Driver:
         self.seen[verb] += 1
         after = pool_of(self.target)
         assert partition_faults(after) == [], (verb, asker)
-        assert set(after.tables) == set(self.history), (verb, asker)
+        need = {request: -(-len(tokens) // self.size) for request, tokens in self.history.items()}
+        assert {request: len(table) for request, table in after.tables.items()} == need, (verb, asker)
         if refused:
             self.seen[f"{verb} later"] += 1
             assert after.tables == before.tables, (verb, asker)
@@ -218,6 +219,7 @@ def test_what_is_declared_is_there() -> None:
     assert capabilities_of(target) == {"forks", "copies", "cache", "rows"}
     declared = declaration_of(target)
     assert (declared.release_rule, declared.destination, declared.publish) == ("stream", "ordered", "after_step")
+    assert declared.surplus == "exact"
     assert declared.never is False
 
 
@@ -340,18 +342,20 @@ def test_a_fork_out_of_memory_is_refused_without_eviction() -> None:
     assert target.fork("parent", "child", 10).answer is Answer.OK
 
 
-def test_a_fork_at_fewer_rows_than_are_reserved_keeps_the_length_of_the_parents_table() -> None:
+def test_a_fork_below_what_the_parent_has_reserved_shares_and_copies_only_up_to_there() -> None:
     target = make_transformers(Configuration(blocks=8, block_size=4))
     target.admit("parent", range(100, 114))
     target.commit("parent", 14)
-    reply = target.fork("parent", "child", 5)
-    assert len(pool_of(target).tables["child"]) == 4
-    assert [copy.rows for copy in reply.copies] == [1, 0, 0]
+    table = pool_of(target).tables["parent"]
+    (copy,) = target.fork("parent", "child", 5).copies
+    assert (copy.source, copy.rows) == (table[1], 1)
+    assert pool_of(target).tables == {"parent": table, "child": (table[0], copy.destination)}
     assert target.read("child") == list(range(100, 105))
     target.extend("child", [9, 9, 9])
     target.commit("child", 8)
     assert target.read("child") == [*range(100, 105), 9, 9, 9]
     assert target.read("parent") == list(range(100, 114))
+    assert target.fork("parent", "at a boundary", 8).copies == ()
 
 
 @pytest.mark.parametrize(("reason", "kept"), [("finish", 2), ("abort", 2), ("preempt", 0)])

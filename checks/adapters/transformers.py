@@ -14,8 +14,9 @@ What the engine does, in kvproof's words:
   the request's table is changed *in place* to the block that is already known, and the duplicate is freed.
 - A refused request triggers the eviction of *all* cached blocks, then one more try.  Blocks that the request itself
   had hit are given back without being cached again.
-- A fork shares the blocks that lie wholly below ``rows`` and copies every other block of the parent's table,
-  reserved ones too.  It never evicts: refused means refused until somebody evicts or finishes.
+- A fork shares the blocks that lie wholly below ``rows`` and copies every other block of the parent's table.  The
+  engine forks only where the parent's computed rows end, so the adapter shows it the table up to there.  A fork never
+  evicts: refused means refused until somebody evicts or finishes.
 - Copies are enqueued on the compute stream at once and nothing is pinned for them.  The adapter keeps that stream:
   a copy runs when it is completed, or just before the next read or write that the stream would order behind it.
 
@@ -27,7 +28,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -150,7 +152,7 @@ class TransformersAllocator:
         release_rule="stream",
         destination="ordered",
         publish="after_step",
-        surplus="kept",  # a fork at fewer rows than the parent has reserved gets the whole length of the parent's table
+        surplus="exact",
         never=False,
         order="none",
         capabilities=frozenset({"forks", "copies", "cache", "rows"}),
@@ -255,12 +257,10 @@ class TransformersAllocator:
         source = self._of(parent)
         if rows > source.committed:
             raise ValueError(f"fork({parent!r}, {child!r}, {rows}): only {source.committed} rows are committed")
-        state, reserved = source.state, source.state.position_offset
         pairs: dict[str, tuple[list[int], list[int]]] = {self._name: ([], [])}
         self.cache.pool.try_to_free_sectors()  # ContinuousBatchProcessor.update_batch, once before it forks
-        state.position_offset = rows
-        forked = self.cache.prepare_fork_request(state, [child], pairs)
-        state.position_offset = reserved
+        with self._computed_up_to(source.state, rows):
+            forked = self.cache.prepare_fork_request(source.state, [child], pairs)
         if child not in forked:
             return Reply(Answer.LATER)
         prefix = source.tokens()[:rows]
@@ -269,6 +269,23 @@ class TransformersAllocator:
         copied.position_offset = rows
         self._live[child] = _Live(copied, lineage=source.lineage[:rows], written=rows, committed=rows)
         return Reply(Answer.OK, hit_rows=rows, copies=self._enqueue(pairs, rows))
+
+    @contextmanager
+    def _computed_up_to(self, state: Any, rows: int) -> Iterator[None]:
+        """Show the engine a request whose computed rows, and whose table, end at ``rows``: the only place it forks at.
+
+        The interface may also fork below that, or with reserved positions above.  The rest of the table is put back
+        in place, so a table that the engine replaced or dropped meanwhile is not repaired by this.
+        """
+        table, reserved = self._group.block_table[state.request_id], state.position_offset
+        end = -(-rows // self.block_size)
+        beyond, table[end:] = table[end:], []
+        state.position_offset = rows
+        try:
+            yield
+        finally:
+            state.position_offset = reserved
+            table.extend(beyond)
 
     def complete(self, tickets: Sequence[int]) -> None:
         """Run the copy stream until these copies are done.  It is in order, so earlier ones are done too."""
@@ -351,11 +368,10 @@ class TransformersAllocator:
         if not sources:
             return ()
         self._stream.append(_QueuedCopies(pairs, range(first, self._next_ticket)))
-        shared = rows // self.block_size
-        filled = (rows - (shared + i) * self.block_size for i in range(len(sources)))
+        filled = rows - rows // self.block_size * self.block_size  # of the one block that is not complete
         return tuple(
-            Copy(source, destination, rows=min(max(fill, 0), self.block_size), ticket=ticket)
-            for source, destination, fill, ticket in zip(sources, destinations, filled, itertools.count(first))
+            Copy(source, destination, filled, ticket)
+            for source, destination, ticket in zip(sources, destinations, itertools.count(first))
         )
 
     def _run_oldest_copies(self) -> None:
