@@ -109,7 +109,9 @@ class Pool:
     evictable: frozenset[int] = frozenset()
     """Ids that nobody owns and whose contents can still be hit; inside ``free`` or outside it."""
     holds: Mapping[Hashable, Sequence[int]] = field(default_factory=dict)
-    """Every other owner by name: pin, cache node, copy endpoint, deferred release, holder."""
+    """Every other owner by name: pin, cache node, copy endpoint, deferred release, holder.
+
+    What ``pin`` and ``hold`` named stands here under exactly that name."""
     counts: Mapping[int, int] | None = None
     """Owner counts where the implementation keeps them; an absent key is an unknown count."""
     keys: Mapping[int, Hashable] | None = None
@@ -283,7 +285,7 @@ class Records(Protocol):
 class Strict(Protocol):
     """Capability ``strict``: misuse can be provoked, to see that it is refused."""
 
-    def probe(self, misuse: str, request: str) -> bool:
+    def probe(self, request: str, misuse: str) -> bool:
         """Try one of :data:`MISUSES` against the request; True when it was refused."""
 
 

@@ -268,7 +268,7 @@ class ReferenceAllocator:
 
     # Misuse -------------------------------------------------------------------------------------------
 
-    def probe(self, misuse: str, request: str) -> bool:
+    def probe(self, request: str, misuse: str) -> bool:
         """Try one misuse against the pool; True when it was refused."""
         pool = self.engine.blocks
         block = next(iter(self.engine.request(request).table), 0)
@@ -321,8 +321,8 @@ class ReferenceAllocator:
                 for end, block in self.engine.held(copy).items():
                     holds[f"copy {ticket} {end}"] = (block,)
         if pool == BLOCKS:
-            for (kind, name), blocks in self.engine.pins.items():
-                holds[f"{kind} {name}"] = tuple(blocks)
+            for (_, name), blocks in self.engine.pins.items():
+                holds[name] = tuple(blocks)
         return holds
 
 

@@ -71,7 +71,7 @@ def refusal_keeps_block(a: Any) -> bool:
 
 def double_release(a: Any) -> bool:
     a.admit("A", range(4))
-    return not a.probe("release_twice", "A")
+    return not a.probe("A", "release_twice")
 
 
 def early_release(a: Any) -> bool:

@@ -1,0 +1,473 @@
+"""One target in lockstep with the follower, every rule evaluated after every operation.
+
+:class:`Lockstep` makes the call (with a time limit), checks that the answer is an answer, takes the
+snapshot, lets the :class:`~kvproof.checks.follow.Follower` take note, and evaluates the rule book.
+The first thing that is wrong raises :class:`Violation`.
+"""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from kvproof.model.interface import (
+    BLOCKS,
+    SLOTS,
+    Allocator,
+    Answer,
+    Configuration,
+    Copy,
+    Factory,
+    NotAnAllocator,
+    Pool,
+    Reply,
+    Snapshot,
+    capabilities_of,
+    declaration_of,
+)
+from kvproof.spec import RULES
+
+from . import sets
+from .follow import Follower, StateSlot, Work
+from .operations import Operation, length
+from .sets import Facts, RuleBook
+
+KINDS = (
+    "rule",
+    "raises",
+    "hangs",
+    "nondeterministic",
+    "changes_answer",
+    "reserved_block",
+    "contract",
+    "wrong_rows",
+)
+"""What a finding can be: a broken rule, or a target that misbehaves before any rule can be judged."""
+
+ANSWERING = frozenset({"admit", "extend", "fork", "pin", "hold", "move"})
+"""Operations that answer with a :class:`Reply`."""
+
+
+class TargetError(Exception):
+    """The target cannot be built or lacks the minimum: nothing was judged (exit code 2)."""
+
+
+class IllegalOperation(ValueError):
+    """The harness was told to make a call that the contract does not allow now."""
+
+
+@dataclass(frozen=True)
+class Breach:
+    """What is wrong, in one sentence, and the past of the block that it is about."""
+
+    rule: str | None
+    """The broken rule; None when the target misbehaved before any rule could be judged."""
+    kind: str
+    message: str
+    also: tuple[str, ...] = ()
+    """Other rules broken by the same operation."""
+    block: str | None = None
+    history: tuple[str, ...] = ()
+    """What happened to that block, oldest first."""
+
+
+class Violation(Exception):
+    """The target broke a rule or misbehaved."""
+
+    def __init__(self, breach: Breach) -> None:
+        super().__init__(breach.message)
+        self.breach = breach
+
+
+class _TimeUp(BaseException):
+    """Raised inside a call that takes too long; not an Exception, so that targets cannot swallow it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Interrupt the body after ``seconds``.  Works in the main thread of the main interpreter only."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise _TimeUp
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def build(factory: Factory, configuration: Configuration, call_limit: float = 10.0) -> Allocator:
+    """A fresh allocator; raises :class:`TargetError` when the factory fails or what it makes is none."""
+    try:
+        with time_limit(max(60.0, call_limit)):
+            allocator = factory(configuration)
+            capabilities_of(allocator)
+    except NotAnAllocator as error:
+        raise TargetError(str(error)) from error
+    except _TimeUp:
+        raise TargetError(f"the factory did not return for {configuration}: it may hang") from None
+    except Exception as error:
+        raise TargetError(f"the factory raised {type(error).__name__}: {error} (for {configuration})") from error
+    return allocator
+
+
+@dataclass
+class Lockstep:
+    """A fresh target, and everything known about it.  ``call_limit``: seconds that one call may take."""
+
+    factory: Factory
+    configuration: Configuration
+    call_limit: float = 10.0
+    read_all: bool = True
+    """Read every request back after each operation that changes rows (else only the one concerned)."""
+    operations: list[Operation] = field(default_factory=list)
+    statistics: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+    watch: Callable[[Operation, object, Snapshot], None] | None = None
+    """Called after each operation, before it is judged: recorders of traces."""
+
+    def __post_init__(self) -> None:
+        self.allocator: Any = build(self.factory, self.configuration, self.call_limit)
+        self.capabilities = capabilities_of(self.allocator)
+        self.declaration = declaration_of(self.allocator)
+        self.follower = Follower(self.configuration, self.declaration, self.capabilities)
+        self.book = RuleBook(RULES.values())
+        self.least_never: int | None = None
+        self.snapshot = self._observe("the first snapshot")
+        self.follower.observe(None, self.snapshot)
+        self._judge(None, None)
+
+    # ------------------------------------------------------------------------------------------- one call
+
+    def perform(self, operation: Operation) -> Any:
+        """Make the call and judge it; returns what the target answered.
+
+        Raises :class:`Violation`, and :class:`IllegalOperation` for a call that may not be made now.
+        """
+        if operation.op not in ("admit",) and not hasattr(self.allocator, operation.op):
+            raise IllegalOperation(f"{operation.op}: the target has no such capability")
+        if reason := self.follower.illegal(operation):
+            raise IllegalOperation(reason)
+        self.operations.append(operation)
+        reply = self._call(operation)
+        self._check_reply(operation, reply)
+        last, self.snapshot = self.snapshot, self._observe(f"the snapshot after {operation}")
+        self._count(operation, reply)
+        if self.watch:
+            self.watch(operation, reply, self.snapshot)
+        refused = isinstance(reply, Reply) and reply.answer is not Answer.OK
+        before, event, _ = self.follower.follow(operation, reply, self.snapshot)
+        self._judge(before, event)
+        if refused:
+            self._ask_again(operation, reply, last)
+        self._remember_never(operation, reply)
+        self._read_back(operation)
+        return reply
+
+    def _call(self, operation: Operation) -> Any:
+        method = getattr(self.allocator, operation.op)
+        try:
+            with time_limit(self.call_limit):
+                return method(*copy.copy(operation.arguments()))
+        except _TimeUp:
+            raise self._violation("hangs", f"{operation} did not return within {self.call_limit:g} s") from None
+        except Exception as error:
+            where = _place(error)
+            raise self._violation(
+                "raises",
+                f"{operation} raised {type(error).__name__}: {error}{where}. Running out is an answer, not an "
+                "exception; the adapter has to translate the documented errors",
+            ) from error
+
+    def _observe(self, what: str) -> Snapshot:
+        try:
+            with time_limit(self.call_limit):
+                snapshot = self.allocator.snapshot()
+        except _TimeUp:
+            raise self._violation("hangs", f"{what} took longer than {self.call_limit:g} s") from None
+        except Exception as error:
+            raise self._violation("raises", f"{what} raised {type(error).__name__}: {error}{_place(error)}") from error
+        if problem := snapshot_problem(snapshot):
+            raise self._violation("contract", f"{what}: {problem}")
+        return {name: frozen(pool) for name, pool in snapshot.items()}
+
+    def _check_reply(self, operation: Operation, reply: object) -> None:
+        if operation.op in ANSWERING:
+            if problem := reply_problem(operation, reply):
+                raise self._violation("contract", f"{operation}: {problem}")
+        elif operation.op in ("submit", "take", "evict") and (isinstance(reply, bool) or not isinstance(reply, int)):
+            raise self._violation("contract", f"{operation} returned {reply!r}: a whole number belongs there")
+
+    def _violation(self, kind: str, message: str) -> Violation:
+        return Violation(Breach(None, kind, message))
+
+    def _count(self, operation: Operation, reply: Any) -> None:
+        count = self.statistics
+        count["operations"] += 1
+        count[operation.op] += 1
+        if isinstance(reply, Reply):
+            count[f"{operation.op}:{reply.answer.value}"] += 1
+            if operation.op == "admit" and reply.hit_rows:
+                count["hits"] += 1
+            count["copies"] += len(reply.copies)
+            count["evicted"] += len(reply.evicted or ())
+        elif operation.op == "evict":
+            count["evicted"] += reply
+
+    # -------------------------------------------------------------------------------------- judging one step
+
+    def _judge(self, before: Facts | None, event: Facts | None) -> None:
+        now = self.follower.facts
+        assert now is not None
+        breaches = self.book.first_breaches(before, event, now)
+        self.checked.update(rule.rule.name for rule in self.book.rules if event is not None or not rule.rule.step)
+        if breaches:
+            first = most_telling(breaches)
+            also = tuple(b.rule for b in breaches if b.rule != first.rule)
+            raise Violation(self._describe(first, also))
+
+    def _describe(self, breach: sets.Breach, also: tuple[str, ...]) -> Breach:
+        kind = "reserved_block" if breach.rule == "reserved_ids_untouched" else "rule"
+        message = str(breach)
+        block = breach.witness.get("block")
+        request = breach.witness.get("request")
+        if breach.rule == "no_read_before_fill" and isinstance(request, str) and request in self.follower.requests:
+            wanted, found = self.follower.expected_tokens(request), self.follower.found_tokens(request)
+            if detail := difference(request, wanted, found):
+                kind, message = "wrong_rows", f"{message}: {detail}"
+        if breach.rule == "counts_match_owners" and isinstance(block, (int, StateSlot)):
+            message += self._count_detail(block)
+        work = breach.witness.get("work")
+        if isinstance(work, Work) and work.copy is not None:
+            message += f" (ticket {work.copy.ticket}, for {work.request})"
+        past = tuple(self.follower.history.get(block, ())) if isinstance(block, (int, StateSlot)) else ()
+        return Breach(breach.rule, kind, message, also, None if block is None else str(block), past)
+
+    def _count_detail(self, block: int | StateSlot) -> str:
+        pool = self.snapshot[SLOTS if isinstance(block, StateSlot) else BLOCKS]
+        number = block.id if isinstance(block, StateSlot) else block
+        owners = [name for name, table in pool.tables.items() if number in table]
+        owners += [str(name) for name, ids in pool.holds.items() if number in ids]
+        count = (pool.counts or {}).get(number)
+        return f": it counts {count}, its owners are {', '.join(owners) or 'nobody'}"
+
+    def _ask_again(self, operation: Operation, reply: Reply, last: Snapshot) -> None:
+        """Nothing changed, so the same question gets the same answer."""
+        if self.snapshot != last:
+            return
+        again = self._call(operation)
+        self._check_reply(operation, again)
+        if again.answer is not reply.answer:
+            raise self._violation(
+                "changes_answer",
+                f"{operation} was answered {reply.answer.name}, and then {again.answer.name}, though nothing changed",
+            )
+
+    def _remember_never(self, operation: Operation, reply: object) -> None:
+        if operation.op != "admit" or not isinstance(reply, Reply):
+            return
+        blocks = -(-len(operation.args["tokens"]) // self.configuration.block_size)
+        if reply.answer is Answer.NEVER:
+            self.least_never = min(blocks, self.least_never or blocks)
+        elif reply.answer is Answer.OK and self.least_never is not None and blocks >= self.least_never:
+            raise self._violation(
+                "changes_answer",
+                f"{operation} needs {blocks} blocks and was admitted; {self.least_never} blocks were answered NEVER",
+            )
+
+    def _read_back(self, operation: Operation) -> None:
+        """Compare the rows that the target reads back with what they must hold."""
+        if "rows" not in self.capabilities or operation.op not in ("commit", "complete", "fork", "extend"):
+            return
+        names = list(self.follower.requests) if self.read_all or operation.request is None else [operation.request]
+        for name in names:
+            shadow = self.follower.requests.get(name)
+            if shadow is None or shadow.optimistic or not shadow.committed or not self.follower.readable(name):
+                continue
+            with_limit = Operation("read", name)
+            try:
+                with time_limit(self.call_limit):
+                    found = list(self.allocator.read(name))
+            except _TimeUp:
+                raise self._violation("hangs", f"{with_limit.op}({name!r}) took too long") from None
+            except Exception as error:
+                raise self._violation(
+                    "raises",
+                    f"read({name!r}) raised {type(error).__name__}: {error}{_place(error)}",
+                ) from error
+            self.statistics["rows read"] += len(found)
+            if detail := difference(name, self.follower.expected_tokens(name), found):
+                raise Violation(Breach("no_read_before_fill", "wrong_rows", detail))
+
+    # ------------------------------------------------------------------------------------------- the end
+
+    def drain(self) -> None:
+        """Give everything back, then check that nothing is owned and that a pool-sized request fits."""
+        follower = self.follower
+        if follower.copies:
+            self.perform(Operation("complete", None, {"tickets": list(follower.copies)}))
+        for name in list(follower.requests):
+            self.perform(Operation("release", name, {"reason": "finish"}))
+        for name in list(follower.pins):
+            self.perform(Operation("unpin", None, {"name": name}))
+        for holder in list(follower.holders):
+            self.perform(Operation("ack", None, {"holder": holder}))
+        if "records" in self.capabilities:
+            self.perform(Operation("recycle"))
+        if "cache" in self.capabilities:
+            self.perform(Operation("evict", None, {"blocks": len(self.snapshot[BLOCKS].usable)}))
+        follower.quiescent = True
+        before = follower.facts
+        follower.observe(None, self.snapshot)
+        self._judge(before, None)
+        follower.quiescent = False
+        follower.observe(None, self.snapshot)
+        self._fill_the_pool()
+
+    def _fill_the_pool(self) -> None:
+        """Everybody has finished, so a request as large as the pool is admitted (rule ``progress``)."""
+        tokens = list(range(1, len(self.snapshot[BLOCKS].usable) * self.configuration.block_size + 1))
+        reply = self.perform(Operation("admit", "the whole pool", {"tokens": tokens}))
+        if reply.answer is Answer.OK:
+            self.perform(Operation("release", "the whole pool", {"reason": "abort"}))
+
+    def close(self) -> None:
+        """Tell the target that it is no longer needed."""
+        close = getattr(self.allocator, "close", None)
+        if close is not None:
+            try:
+                with time_limit(self.call_limit):
+                    close()
+            except (_TimeUp, Exception):
+                self.statistics["close failed"] += 1
+
+    @property
+    def length(self) -> int:
+        """Length of the run so far, as counterexamples are counted."""
+        return length(self.operations)
+
+
+_TELLING = (
+    "reserved_ids_untouched",
+    "nothing_lost",
+    "slot_has_one_writer",
+    "reads_keep_their_source",
+    "writes_stay_home",
+    "cache_tells_the_truth",
+    "no_read_before_fill",
+    "table_covers_need",
+    "advance_settles_once",
+    "records_outlive_readers",
+    "progress",
+    "only_owners_release",
+    "owned_xor_free",
+    "counts_match_owners",
+)
+"""One mistake often breaks several rules: the more particular one names it."""
+
+
+def most_telling(breaches: list[sets.Breach]) -> sets.Breach:
+    """The breach that names the mistake best; the others are reported beside it."""
+    return min(breaches, key=lambda breach: _TELLING.index(breach.rule))
+
+
+def difference(request: str, wanted: list[int | None], found: list[int]) -> str | None:
+    """Where the rows read for a request differ from what they must hold, in words."""
+    if len(found) != len(wanted):
+        return f"{request} reads {len(found)} rows where {len(wanted)} are committed"
+    wrong = [p for p, token in enumerate(wanted) if token is not None and token != found[p]]
+    if not wrong:
+        return None
+    return (
+        f"{request} reads {' and '.join(str(found[p]) for p in wrong[:4])} at position"
+        f"{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong[:4]))} where "
+        f"{' and '.join(str(wanted[p]) for p in wrong[:4])} {'were' if len(wrong) > 1 else 'was'} expected"
+    )
+
+
+def _place(error: BaseException) -> str:
+    """File and line where the target raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    name = trace.tb_frame.f_code.co_filename.rsplit("/", 1)[-1]
+    return f" (at {name}:{trace.tb_lineno})"
+
+
+# ----------------------------------------------------------------------------------- what a target returns
+
+
+def frozen(pool: Pool) -> Pool:
+    """The observation, safe from later changes by the target."""
+    return Pool(
+        usable=frozenset(pool.usable),
+        free=tuple(pool.free),
+        tables={name: tuple(table) for name, table in pool.tables.items()},
+        reserved=frozenset(pool.reserved),
+        evictable=frozenset(pool.evictable),
+        holds={name: tuple(ids) for name, ids in pool.holds.items()},
+        counts=None if pool.counts is None else dict(pool.counts),
+        keys=None if pool.keys is None else dict(pool.keys),
+        committed=None if pool.committed is None else dict(pool.committed),
+    )
+
+
+def _not_ids(values: object) -> bool:
+    try:
+        return any(isinstance(v, bool) or not isinstance(v, int) for v in values)  # type: ignore[attr-defined]
+    except TypeError:
+        return True
+
+
+def snapshot_problem(snapshot: object) -> str | None:
+    """What is wrong with the form of a snapshot; None when it can be judged."""
+    if not isinstance(snapshot, Mapping):
+        return f"snapshot() returned a {type(snapshot).__name__}: a mapping from pool names to Pool belongs there"
+    if BLOCKS not in snapshot:
+        return f"snapshot() has pools {sorted(map(str, snapshot))}: {BLOCKS!r} is missing"
+    for name, pool in snapshot.items():
+        if not isinstance(pool, Pool):
+            return f"snapshot()[{name!r}] is a {type(pool).__name__}: a kvproof.model.interface.Pool belongs there"
+        for what, ids in (
+            ("usable", pool.usable),
+            ("free", pool.free),
+            ("reserved", pool.reserved),
+            ("evictable", pool.evictable),
+        ):
+            if _not_ids(ids):
+                return f"snapshot()[{name!r}].{what} is {ids!r}: whole numbers belong there"
+        for owner, table in (*pool.tables.items(), *pool.holds.items()):
+            if _not_ids(table):
+                return f"snapshot()[{name!r}] gives {owner!r} the ids {table!r}: whole numbers belong there"
+    return None
+
+
+def reply_problem(operation: Operation, reply: object) -> str | None:
+    """What is wrong with the form of an answer; None when it can be judged."""
+    if not isinstance(reply, Reply):
+        return f"it returned {reply!r}: a kvproof.model.interface.Reply belongs there"
+    if not isinstance(reply.answer, Answer):
+        return f"Reply.answer is {reply.answer!r}: an Answer belongs there"
+    most = len(operation.args.get("tokens", ())) if operation.op == "admit" else operation.args.get("rows", 0)
+    if isinstance(reply.hit_rows, bool) or not isinstance(reply.hit_rows, int) or reply.hit_rows < 0:
+        return f"Reply.hit_rows is {reply.hit_rows!r}: a number of rows belongs there"
+    if operation.op == "admit" and reply.hit_rows > most:
+        return f"Reply.hit_rows is {reply.hit_rows}, more than the {most} tokens of the prompt"
+    if any(not isinstance(c, Copy) for c in reply.copies):
+        return f"Reply.copies is {reply.copies!r}: Copy objects belong there"
+    return None
