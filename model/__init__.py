@@ -11,7 +11,7 @@ Read it in this order.
 7. ``cache``, ``records``   two more kinds of owner
 8. ``reference``  all of it behind the interface
 9. ``mutants``    single-rule breaks of it
-10. ``trace``     runs written down and played back
+10. ``trace``, ``schema``   runs written down and played back
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from .pool import BlockPool
 from .records import Handle, Records
 from .reference import ReferenceAllocator, make_reference
 from .request import Request
+from .trace import Operation, Recorder, Replayed, Trace, TraceError, loads, read_trace, replay, write_trace
 from .worker import Contents, Worker
 
 __all__ = [
@@ -53,19 +54,28 @@ __all__ = [
     "Handle",
     "Misuse",
     "Mutant",
+    "Operation",
     "Pool",
     "QueuedCopy",
+    "Recorder",
     "Records",
     "ReferenceAllocator",
+    "Replayed",
     "Reply",
     "Request",
     "Row",
     "Stamp",
     "Ticket",
+    "Trace",
+    "TraceError",
     "Worker",
     "capabilities_of",
     "content_keys",
     "declaration_of",
+    "loads",
     "make_mutant",
     "make_reference",
+    "read_trace",
+    "replay",
+    "write_trace",
 ]

@@ -96,7 +96,8 @@ class Engine:
         self.slots = BlockPool(slots, release_order) if slots else None
         self.requests: dict[str, Request] = {}
         self.copies: dict[int, QueuedCopy] = {}
-        self.pins: dict[tuple[str, Hashable], list[int]] = {}
+        self.pins: dict[Hashable, list[int]] = {}
+        """Owners besides requests and copies, by name: pins and external holders."""
         self.evicted: list[int] = []
         """Cached blocks whose contents were dropped to make room; whoever reports them clears the list."""
         self.cancelled: set[int] = set()
@@ -319,19 +320,19 @@ class Engine:
             self.slots.release((request.slot,))
         self._give_back(request.table)
 
-    def pin(self, kind: str, name: Hashable, request: str) -> None:
-        """``(kind, name)`` becomes one more owner of every block in the request's table."""
-        if (kind, name) in self.pins:
-            raise NameTaken(kind, name)
+    def pin(self, request: str, name: Hashable) -> None:
+        """``name`` becomes one more owner of every block in the request's table."""
+        if name in self.pins:
+            raise NameTaken("pin", name)
         table = self.request(request).table[:]
         self.blocks.pin(table)
-        self.pins[kind, name] = table
+        self.pins[name] = table
 
-    def unpin(self, kind: str, name: Hashable) -> None:
-        """``(kind, name)`` gives up all that it pinned."""
-        blocks = self.pins.pop((kind, name), None)
+    def unpin(self, name: Hashable) -> None:
+        """``name`` gives up all that it pinned."""
+        blocks = self.pins.pop(name, None)
         if blocks is None:
-            raise UnknownOwner(kind, name)
+            raise UnknownOwner(name)
         self._give_back(blocks)
 
     # Prefix cache ---------------------------------------------------------------------------------

@@ -84,8 +84,8 @@ class NameTaken(Misuse):
 class UnknownOwner(Misuse):
     """A pin or holder that does not exist gives something up."""
 
-    def __init__(self, kind: str, name: object) -> None:
-        super().__init__(f"{kind} {name!r}", "it holds nothing", "take hold first, give up once")
+    def __init__(self, name: object) -> None:
+        super().__init__(f"pin {name!r}", "it holds nothing", "take hold first, give up once")
 
 
 class UnknownTicket(Misuse):

@@ -118,9 +118,9 @@ class FinishFreesShared(Engine):
 class PinUncounted(Engine):
     """A pin is noted by name, and not counted."""
 
-    def pin(self, kind: str, name: Hashable, request: str) -> None:
+    def pin(self, request: str, name: Hashable) -> None:
         """No count goes up."""
-        self.pins[kind, name] = self.request(request).table[:]
+        self.pins[name] = self.request(request).table[:]
 
 
 class RefusalKeepsBlock(Engine):
@@ -129,8 +129,8 @@ class RefusalKeepsBlock(Engine):
     def admit(self, name: str, length: int, keys: Sequence[Hashable] = ()) -> Answer:
         """The refusal changes something."""
         answer = super().admit(name, length, keys)
-        if answer is LATER and self.blocks.free and ("refused", name) not in self.pins:
-            self.pins["refused", name] = self.blocks.allocate(1)
+        if answer is LATER and self.blocks.free and f"refused {name}" not in self.pins:
+            self.pins[f"refused {name}"] = self.blocks.allocate(1)
         return answer
 
 

@@ -227,21 +227,21 @@ class ReferenceAllocator:
 
     def pin(self, request: str, name: str) -> Reply:
         """One more owner by name."""
-        self.engine.pin("pin", name, request)
+        self.engine.pin(request, name)
         return self._reply()
 
     def unpin(self, name: str) -> None:
         """The pin is given up."""
-        self.engine.unpin("pin", name)
+        self.engine.unpin(name)
 
     def hold(self, request: str, holder: str) -> Reply:
         """An external reader starts; its blocks stay until it acknowledges."""
-        self.engine.pin("holder", holder, request)
+        self.engine.pin(request, holder)
         return self._reply()
 
     def ack(self, holder: str) -> None:
         """The external reader is done."""
-        self.engine.unpin("holder", holder)
+        self.engine.unpin(holder)
 
     def evict(self, blocks: int) -> int:
         """Drop cached contents, longest unused first."""
@@ -321,8 +321,7 @@ class ReferenceAllocator:
                 for end, block in self.engine.held(copy).items():
                     holds[f"copy {ticket} {end}"] = (block,)
         if pool == BLOCKS:
-            for (_, name), blocks in self.engine.pins.items():
-                holds[name] = tuple(blocks)
+            holds |= {name: tuple(blocks) for name, blocks in self.engine.pins.items()}
         return holds
 
 
