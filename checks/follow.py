@@ -269,7 +269,8 @@ class Follower:
         shadow.reserved = max(len(shadow.tokens) + shadow.drafts, shadow.committed)
         self._adopt(snapshot)
         self._take_copies(shadow, reply, first=0)
-        shadow.draft_stamps = {p: self.stamps.fresh() for p in range(len(shadow.tokens), shadow.reserved)}
+        drafts = self.stamps.drafts(shadow.chain[-1], shadow.reserved - len(shadow.tokens))
+        shadow.draft_stamps = dict(enumerate(drafts, len(shadow.tokens)))
         self._schedule(shadow, max(start, shadow.committed), shadow.reserved)
 
     def _do_commit(self, operation: Operation, _reply: object, _snapshot: Snapshot) -> None:
@@ -435,12 +436,9 @@ class Follower:
             return
         for (source, o), target in zip(work.reads, work.writes, strict=True):
             held = self.content.get((source, o), NOTHING)
-            if isinstance(source, StateSlot) and self._descends(held, work.expected[source, o]):
+            if isinstance(source, StateSlot) and self.stamps.descends(held, work.expected[source, o]):
                 held = work.expected[source, o]  # a ring keeps the state of a few positions ago
             self.content[target] = held
-
-    def _descends(self, stamp: int, ancestor: int) -> bool:
-        return any(stamp in shadow.chain and ancestor in shadow.chain for shadow in self.requests.values())
 
     def _run_up_to(self, shadow: Shadow, rows: int) -> None:
         """Steps write what they scheduled below position ``rows``; a step that is cut there goes on later."""
@@ -595,7 +593,7 @@ class Follower:
                 (work.request, *cell)
                 for cell, stamp in work.expected.items()
                 if same(content.get(cell, NOTHING)) == same(stamp)
-                or (isinstance(cell[0], StateSlot) and self._descends(content.get(cell, NOTHING), stamp))
+                or (isinstance(cell[0], StateSlot) and self.stamps.descends(content.get(cell, NOTHING), stamp))
             ]
         # Rows of a hit that a step of the same batch is still writing are not committed yet.
         late = self._late_hits(committed, filled) if self.declaration.publish == "at_allocation" else set()

@@ -19,6 +19,7 @@ class Stamps:
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
         self._tokens: list[int] = [-1]
+        self._before: list[int] = [NOTHING]
         self._same: dict[int, int] = {}
 
     def after(self, prefix: int, token: int) -> int:
@@ -26,6 +27,7 @@ class Stamps:
         number = self._numbers.setdefault((prefix, token), len(self._tokens))
         if number == len(self._tokens):
             self._tokens.append(token)
+            self._before.append(prefix)
         return number
 
     def chain(self, prefix: int, tokens: Iterable[int]) -> list[int]:
@@ -36,10 +38,21 @@ class Stamps:
             made.append(prefix)
         return made
 
-    def fresh(self) -> int:
-        """The stamp of a draft: equal to nothing until :meth:`name` says which token it was."""
-        self._tokens.append(-2)
-        return len(self._tokens) - 1
+    def drafts(self, prefix: int, how_many: int) -> list[int]:
+        """Stamps of consecutive drafts: equal to nothing until :meth:`name` says which tokens they were."""
+        made = []
+        for _ in range(how_many):
+            self._tokens.append(-2)
+            self._before.append(prefix)
+            prefix = len(self._tokens) - 1
+            made.append(prefix)
+        return made
+
+    def descends(self, stamp: int, ancestor: int) -> bool:
+        """Whether ``stamp`` is ``ancestor`` or stands behind it."""
+        while stamp != ancestor and stamp != NOTHING:
+            stamp = self._before[stamp]
+        return stamp == ancestor
 
     def name(self, draft: int, stamp: int) -> None:
         """An accepted draft turns out to have been this token."""
