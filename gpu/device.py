@@ -60,8 +60,8 @@ class Kernel:
     """Work for a stream, with the rows that it reads and writes.
 
     ``run(first, stop)`` does the items ``first .. stop - 1``.  The items of one launch have no
-    order among themselves, as the blocks of a grid have none: the simulated device runs them one
-    at a time in any order, and other streams in between; a real device gets them all at once.
+    order among themselves, as the blocks of a grid have none: the simulated device may run them in
+    pieces, in any order, with other streams in between; a real device gets them all at once.
     ``who`` names the request or pool that the work is for; it appears in reports.
     """
 

@@ -28,14 +28,26 @@ class Moment:
     forced: bool
 
 
+Piece = tuple[int, int]
+"""Items ``first .. stop - 1`` of a launch, done without a break."""
+
+
 class Schedule(Protocol):
-    """Picks the next stream, and the order of a launch's independent items."""
+    """Picks the next stream, and how a launch of independent items is broken up."""
 
     def choose(self, moment: Moment) -> str | None:
         """One of ``moment.ready``, or ``None`` where the moment is not forced."""
 
-    def order(self, items: int) -> Sequence[int]:
-        """A permutation of ``range(items)``."""
+    def pieces(self, items: int) -> Sequence[Piece]:
+        """``range(items)`` cut into pieces, in any order; other streams may run between them."""
+
+
+def _shuffled_pieces(source: random.Random, items: int) -> Sequence[Piece]:
+    """At most four pieces, in random order."""
+    cuts = sorted(source.sample(range(1, items), source.randint(0, min(3, items - 1))))
+    pieces = list(zip([0, *cuts], [*cuts, items], strict=True))
+    source.shuffle(pieces)
+    return pieces
 
 
 class Eager:
@@ -45,9 +57,9 @@ class Eager:
         """The first stream that can run."""
         return moment.ready[0]
 
-    def order(self, items: int) -> Sequence[int]:
-        """As given."""
-        return range(items)
+    def pieces(self, items: int) -> Sequence[Piece]:
+        """All at once."""
+        return ((0, items),)
 
 
 class Lazy:
@@ -57,9 +69,9 @@ class Lazy:
         """The last stream on the way to the event."""
         return (moment.needed or moment.ready)[-1] if moment.forced else None
 
-    def order(self, items: int) -> Sequence[int]:
-        """Backwards."""
-        return range(items - 1, -1, -1)
+    def pieces(self, items: int) -> Sequence[Piece]:
+        """All at once."""
+        return ((0, items),)
 
 
 class Random:
@@ -75,9 +87,9 @@ class Random:
             return None
         return self._random.choice(moment.ready)
 
-    def order(self, items: int) -> Sequence[int]:
-        """Shuffled."""
-        return self._random.sample(range(items), items)
+    def pieces(self, items: int) -> Sequence[Piece]:
+        """Cut anywhere, shuffled."""
+        return _shuffled_pieces(self._random, items)
 
 
 class Starve:
@@ -93,9 +105,9 @@ class Starve:
             return self._random.choice(others)
         return self.victim if moment.forced else None
 
-    def order(self, items: int) -> Sequence[int]:
-        """Shuffled."""
-        return self._random.sample(range(items), items)
+    def pieces(self, items: int) -> Sequence[Piece]:
+        """Cut anywhere, shuffled."""
+        return _shuffled_pieces(self._random, items)
 
 
 class Diverged(RuntimeError):
@@ -108,25 +120,25 @@ class Recording:
 
     inner: Schedule
     choices: list[str | None] = field(default_factory=list)
-    orders: list[tuple[int, ...]] = field(default_factory=list)
+    cuts: list[tuple[Piece, ...]] = field(default_factory=list)
 
     def choose(self, moment: Moment) -> str | None:
         """What ``inner`` chooses."""
         self.choices.append(self.inner.choose(moment))
         return self.choices[-1]
 
-    def order(self, items: int) -> Sequence[int]:
+    def pieces(self, items: int) -> Sequence[Piece]:
         """What ``inner`` chooses."""
-        self.orders.append(tuple(self.inner.order(items)))
-        return self.orders[-1]
+        self.cuts.append(tuple(self.inner.pieces(items)))
+        return self.cuts[-1]
 
 
 class Recorded:
     """Replays what a :class:`Recording` kept."""
 
-    def __init__(self, choices: Sequence[str | None], orders: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(self, choices: Sequence[str | None], cuts: Sequence[Sequence[Piece]] = ()) -> None:
         self._choices = iter(choices)
-        self._orders = iter(orders)
+        self._cuts = iter(cuts)
 
     def choose(self, moment: Moment) -> str | None:
         """The next recorded choice; :class:`Diverged` when it is impossible here."""
@@ -138,12 +150,12 @@ class Recorded:
             )
         return choice
 
-    def order(self, items: int) -> Sequence[int]:
-        """The next recorded order; as given once the record is used up."""
-        order = next(self._orders, None) or range(items)
-        if len(order) != items:
-            raise Diverged(f"the recorded schedule orders {len(order)} items, the launch has {items}")
-        return order
+    def pieces(self, items: int) -> Sequence[Piece]:
+        """The next recorded cut; all at once when the record is used up."""
+        pieces = next(self._cuts, None) or ((0, items),)
+        if sum(stop - first for first, stop in pieces) != items:
+            raise Diverged(f"the recorded schedule cuts another launch than this one of {items} items")
+        return pieces
 
 
 class Drawn:
@@ -161,10 +173,10 @@ class Drawn:
         options: tuple[str | None, ...] = moment.ready if moment.forced else (None, *moment.ready)
         return options[self._draw(len(options))] if len(options) > 1 else options[0]
 
-    def order(self, items: int) -> Sequence[int]:
-        """A rotation: enough to show that items have no order, and cheap to draw."""
-        start = self._draw(items) if items > 1 else 0
-        return [*range(start, items), *range(start)]
+    def pieces(self, items: int) -> Sequence[Piece]:
+        """One cut, the second part first: enough to show that items have no order, and cheap to draw."""
+        cut = self._draw(items)
+        return ((cut, items), (0, cut)) if cut else ((0, items),)
 
 
 def every_name(streams: Sequence[str]) -> tuple[str, ...]:

@@ -20,17 +20,17 @@ from typing import Any
 
 from .device import Deadlock, Device, Event, Kernel, Stream
 from .sanitizer import Sanitizer
-from .schedules import Eager, Moment, Schedule
+from .schedules import Eager, Moment, Piece, Schedule
 
 
 class _Launch:
-    """A queued kernel; ``left`` are the items that have not run yet, last first, once it started."""
+    """A queued kernel; once it has started, ``left`` are the pieces that have not run yet, last first."""
 
     __slots__ = ("kernel", "left")
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.left: list[int] | None = None
+        self.left: list[Piece] | None = None
 
 
 class _Record:
@@ -84,27 +84,26 @@ class SimDevice(Device):
         )
 
     def advance(self, name: str) -> None:
-        """Run one micro-step of the stream: one item of a kernel, one record, or one wait."""
+        """Run one micro-step of the stream: one piece of a kernel, one record, or one wait."""
         queue = self._queues[name]
         task = queue[0]
         if isinstance(task, _Launch):
-            if self._run_one_item(task):
+            if self._run_one_piece(task):
                 return
         elif isinstance(task, _Record):
             task.event.finished = max(task.event.finished, task.generation)
         queue.popleft()
 
-    def _run_one_item(self, task: _Launch) -> bool:
-        """Run the next item; True while more remain."""
+    def _run_one_piece(self, task: _Launch) -> bool:
+        """Run the next piece; True while more remain."""
         kernel = task.kernel
         if kernel.items == 1:
             kernel.run(0, 1)
             return False
         if task.left is None:
-            task.left = list(self.schedule.order(kernel.items))[::-1]
+            task.left = list(self.schedule.pieces(kernel.items))[::-1] if kernel.items else []
         if task.left:
-            item = task.left.pop()
-            kernel.run(item, item + 1)
+            kernel.run(*task.left.pop())
         return bool(task.left)
 
     def _poll(self) -> None:

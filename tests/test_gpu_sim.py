@@ -126,7 +126,7 @@ def test_a_kernel_is_not_atomic() -> None:
         dev.drain()
         seen.add(tuple(log))
     assert {("a0", "b", "a1"), ("a1", "b", "a0")} <= seen, "another stream runs between the items of one launch"
-    assert len(seen) == 6
+    assert len(seen) == 6, "and everything else that is possible happens too"
 
 
 def test_the_items_of_one_launch_have_no_order() -> None:
@@ -206,13 +206,13 @@ def test_a_recorded_schedule_replays_exactly() -> None:
     for seed in range(20):
         recording = Recording(Random(seed))
         log = program(SimDevice(recording))
-        assert program(SimDevice(Recorded(recording.choices, recording.orders))) == log
+        assert program(SimDevice(Recorded(recording.choices, recording.cuts))) == log
 
 
 def test_a_recorded_schedule_on_another_program_is_refused() -> None:
     recording = Recording(Random(3))
     program(SimDevice(recording))
-    dev = SimDevice(Recorded(recording.choices, recording.orders))
+    dev = SimDevice(Recorded(recording.choices, recording.cuts))
 
     def another_program() -> None:
         dev.launch(dev.stream("other"), note([], "x"))
