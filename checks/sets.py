@@ -9,6 +9,7 @@ it reads has changed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -465,11 +466,17 @@ class CompiledRule:
             yield from clause.breaches(states)
 
 
+@functools.cache
+def _compiled(rule: Rule) -> CompiledRule:
+    """A compiled rule has no state, so one serves every run."""
+    return CompiledRule(rule)
+
+
 class RuleBook:
     """All rules, evaluated one state or step after another, skipping what cannot have changed."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = [CompiledRule(rule) for rule in rules]
+        self.rules = [_compiled(rule) for rule in rules]
         self._held: dict[str, tuple[object, ...]] = {}
 
     def first_breaches(self, before: Facts | None, event: Facts | None, now: Facts) -> list[Breach]:

@@ -1,0 +1,196 @@
+"""A run as a script that can be edited and performed again, on a fresh target or on another one.
+
+Tickets and addresses are chosen by the target, so a script names them by where they came from: "the
+second piece of work that operation 3 queued".  Performing a script skips the operations that are not
+legal any more, which is what lets a minimiser drop operations one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kvproof.checks.follow import Follower
+from kvproof.checks.generate import offered
+from kvproof.checks.harness import Breach, Lockstep, Violation
+from kvproof.checks.operations import Operation, length
+from kvproof.model.interface import Configuration, Factory, Snapshot
+
+CALL_LIMIT = 10.0
+"""Seconds that one call to the target may take."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The ``number``-th ticket or address that the line ``line`` of the script made."""
+
+    line: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation of a script; ``key`` stays the same when other lines are dropped."""
+
+    key: int
+    operation: Operation
+
+
+Script = tuple[Line, ...]
+
+
+@dataclass
+class Run:
+    """What happened when a script was performed."""
+
+    configuration: Configuration
+    lines: list[Line] = field(default_factory=list)
+    """The lines that were legal, the breaking one last."""
+    operations: list[Operation] = field(default_factory=list)
+    """The same with the target's own tickets and addresses."""
+    replies: list[Any] = field(default_factory=list)
+    """What the target answered; the breaking operation may have none."""
+    breach: Breach | None = None
+    draining: bool = False
+    """The rule broke while everything was given back after the last operation."""
+
+    @property
+    def length(self) -> int:
+        """Length as counterexamples are counted."""
+        return length(self.operations)
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """What the minimiser makes small: length, operations, tokens."""
+        tokens = sum(len(o.args.get("tokens", ())) for o in self.operations)
+        return self.length, len(self.operations), tokens
+
+    def breaks(self, breach: Breach | None) -> bool:
+        """Whether this run ends in the same kind of breach."""
+        return (
+            self.breach is not None
+            and breach is not None
+            and (self.breach.kind, self.breach.rule) == (breach.kind, breach.rule)
+        )
+
+
+def made_by(lockstep: Lockstep) -> list[int]:
+    """Everything that the target made so far and that an operation may name: tickets, then addresses."""
+    follower = lockstep.follower
+    return [*follower.copies, *follower.step_tickets, *follower.records]
+
+
+def record(operations: Sequence[Operation], made: Sequence[Sequence[int]]) -> Script:
+    """A script of operations that were performed; ``made[i]`` is what operation i made."""
+    origin: dict[int, Made] = {}
+    script = []
+    for key, operation in enumerate(operations):
+        script.append(Line(key, _symbolic(operation, origin)))
+        if key < len(made):
+            origin.update({value: Made(key, number) for number, value in enumerate(made[key])})
+    return tuple(script)
+
+
+def _symbolic(operation: Operation, origin: dict[int, Made]) -> Operation:
+    if operation.op == "complete":
+        tickets = tuple(origin.get(ticket, Made(-1, ticket)) for ticket in operation.args["tickets"])
+        return replace(operation, args={"tickets": tickets})
+    if operation.op == "clone":
+        address = operation.args["address"]
+        return replace(operation, args={"address": origin.get(address, Made(-1, address))})
+    return operation
+
+
+def _concrete(operation: Operation, values: dict[Made, int]) -> Operation | None:
+    if operation.op == "complete":
+        tickets = [values[made] for made in operation.args["tickets"] if made in values]
+        return replace(operation, args={"tickets": tuple(tickets)}) if tickets else None
+    if operation.op == "clone":
+        made = operation.args["address"]
+        return replace(operation, args={"address": values[made]}) if made in values else None
+    return operation
+
+
+def _fitted(operation: Operation, now: Follower) -> Operation:
+    """The operation with its number of rows moved into what is possible now; an edited script needs that."""
+    live = now.requests.get(operation.request) if operation.request is not None else None
+    if live is None or "rows" not in operation.args:
+        return operation
+    match operation.op:
+        case "commit":
+            least, most = live.committed, live.committed + (live.optimistic or live.in_flight)
+        case "fork":
+            least, most = (live.committed if "slots" in now.capabilities else 1), live.committed
+        case _:
+            least, most = 1, live.in_flight
+    rows = min(max(operation.args["rows"], least), most)
+    return replace(operation, args={**operation.args, "rows": rows}) if rows != operation.args["rows"] else operation
+
+
+class Stage:
+    """A fresh target on which a script is performed line by line."""
+
+    def __init__(self, factory: Factory, configuration: Configuration, call_limit: float = CALL_LIMIT) -> None:
+        self.run = Run(configuration)
+        self.lockstep = Lockstep(factory, configuration, call_limit=call_limit, watch=self._watch)
+        self._values: dict[Made, int] = {}
+
+    def perform(self, line: Line) -> bool:
+        """Perform one line; False when it was skipped as illegal.  A breach is kept in ``run.breach``."""
+        lockstep, run = self.lockstep, self.run
+        fitted = _fitted(line.operation, lockstep.follower)
+        operation = _concrete(fitted, self._values)
+        if operation is None or not offered(operation.op, lockstep.capabilities):
+            return False
+        if lockstep.follower.illegal(operation):
+            return False
+        before = set(made_by(lockstep))
+        run.lines.append(replace(line, operation=fitted))
+        run.operations.append(operation)
+        try:
+            lockstep.perform(operation)
+        except Violation as violation:
+            run.breach = violation.breach
+            return True
+        new = [value for value in made_by(lockstep) if value not in before]
+        self._values.update({Made(line.key, number): value for number, value in enumerate(new)})
+        return True
+
+    def _watch(self, _operation: Operation, reply: object, _snapshot: Snapshot) -> None:
+        if len(self.run.replies) < len(self.run.operations):
+            self.run.replies.append(reply)
+
+    def drain(self) -> None:
+        """Give everything back; a breach is kept in ``run.breach``."""
+        try:
+            self.lockstep.drain()
+        except Violation as violation:
+            self.run.breach = violation.breach
+            self.run.draining = True
+
+    def close(self) -> None:
+        """Close the target."""
+        self.lockstep.close()
+
+
+def play(
+    factory: Factory,
+    configuration: Configuration,
+    script: Sequence[Line],
+    *,
+    drain: bool,
+    call_limit: float = CALL_LIMIT,
+) -> Run:
+    """Perform a script on a fresh target until something breaks; with ``drain``, give everything back at the end."""
+    stage = Stage(factory, configuration, call_limit)
+    try:
+        for line in script:
+            stage.perform(line)
+            if stage.run.breach is not None:
+                return stage.run
+        if drain:
+            stage.drain()
+        return stage.run
+    finally:
+        stage.close()
