@@ -58,7 +58,7 @@ def _planted(*breaks: str) -> Callable[[Plant], Factory]:
 # The five that certify promises to find
 
 
-@_planted("nothing_lost", "owned_xor_free", "counts_match_owners")
+@_planted("nothing_lost", "owned_xor_free", "counts_match_owners", "only_owners_release")
 def drops_a_release(cache: Any, group: Any) -> None:
     """The last block of a table is forgotten instead of released."""
     real = cache.free_blocks
@@ -131,7 +131,7 @@ def keeps_a_block_when_it_refuses(cache: Any, group: Any) -> None:
 # More, each visible in one kind of observation only
 
 
-@_planted("counts_match_owners")
+@_planted("counts_match_owners", "owned_xor_free")
 def forgets_to_count_a_sharer(cache: Any, group: Any) -> None:  # noqa: ARG001
     """A second owner of a block is not counted."""
     ledger, real = group.ledger, group.ledger.acquire
