@@ -40,6 +40,10 @@ class CudaDevice(Device):
         with torch.cuda.stream(stream.native):
             torch.cuda._sleep(int(milliseconds * 1.9e6))  # type: ignore[no-untyped-call]
 
+    def settle(self) -> None:
+        """The host waits for the whole device."""
+        torch.cuda.synchronize()
+
     def _open(self, name: str) -> Any:  # noqa: ARG002  (CUDA streams have no names)
         return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 

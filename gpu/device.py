@@ -186,6 +186,9 @@ class Device(ABC):
                 "record would go unnoticed; call record(stream, event) first"
             )
 
+    def settle(self) -> None:  # noqa: B027  (nothing to do where all work goes through streams)
+        """The host waits for work that went around the streams: the filling of new tensors."""
+
     @abstractmethod
     def _open(self, name: str) -> Any:
         """Make the native stream."""

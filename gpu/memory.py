@@ -66,6 +66,10 @@ class Pages:
         """Pages that may be issued: 1 to this number."""
         return self.rows.shape[1] - 1
 
+    def empty(self, length: int) -> torch.Tensor:
+        """Uninitialised device memory for ``length`` rows, [layers, length, words]."""
+        return torch.empty((self.layers, length, self.words), dtype=torch.int64, device=self.rows.device)
+
     def page(self, page: int) -> Footprint:
         """All rows of one page."""
         return span_of(self.space, page, self.page_rows)
@@ -121,6 +125,7 @@ class HostMemory:
         self.memory = memory
         self._buffers: list[HostBuffer] = []
         self._lists: list[DeviceList] = []
+        self._rows_buffers = 0
 
     def buffer(self, length: int, width: int) -> HostBuffer:
         """A pinned host buffer for ``length`` entries of ``width`` numbers (pinned only on CUDA)."""
@@ -128,9 +133,22 @@ class HostMemory:
         self._buffers.append(HostBuffer(len(self._buffers), values))
         return self._buffers[-1]
 
+    def rows_buffer(self, pages: Pages, length: int) -> HostBuffer:
+        """A pinned host buffer for ``length`` rows of all layers, to download into.
+
+        Not kept: whoever reads it holds on to it until then.
+        """
+        shape = (pages.layers, length, pages.words)
+        values = torch.zeros(shape, dtype=torch.int64, pin_memory=self.memory == "cuda")
+        self._rows_buffers += 1
+        return HostBuffer(-self._rows_buffers, values)
+
     def list(self, length: int, width: int) -> DeviceList:
-        """Device memory for a list of ``length`` entries of ``width`` numbers."""
-        values = torch.zeros((length, width), dtype=torch.int64, device=self.memory)
+        """Device memory for a list of ``length`` entries of ``width`` numbers.
+
+        Not initialised: clearing it would be work on a stream of its own, which nobody waits for.
+        """
+        values = torch.empty((length, width), dtype=torch.int64, device=self.memory)
         self._lists.append(DeviceList(len(self._lists), values))
         return self._lists[-1]
 

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kvproof.gpu.device import Deadlock, Kernel, NeverRecorded
 from kvproof.gpu.schedules import (
     Diverged,

@@ -1,0 +1,291 @@
+"""The device's side of the allocator: what the engine decided, as kernels on three streams.
+
+==========  ========================================================================
+stream      what runs there
+==========  ========================================================================
+``compute``  forward passes: read the rows of a request, write its new ones
+``copy``     tail copies and slot clones of forks
+``load``     prompts whose rows come from elsewhere (another machine, a disk)
+==========  ========================================================================
+
+Order between the streams, and nothing else orders them:
+
+* a copy and a load start behind everything that ``compute`` has been given so far;
+* ``compute`` uses a request only behind the copies and loads that fill it, and so it does when the
+  request leaves: whoever gets its blocks next is ordered behind ``compute`` (stream-ordered release);
+* a row or ring that a queued copy still reads is rewritten only behind that copy;
+* the source of a copy is owned until the host has observed the copy's event (host-observed release).
+
+Each of these lines is one small method, so that a mutant can break exactly one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kvproof.model.engine import NO_BLOCK, QueuedCopy
+from kvproof.model.interface import BLOCKS, SLOTS
+from kvproof.model.request import NO_SLOT, Request
+
+from .device import Device, Event, Stream
+from .kernels import Pair, batches, clean_result, copy_pages, download, gather, scatter_stamps, verify
+from .memory import HostBuffer, HostMemory, Layout, Pages, Snapshot, flat_row, ring_row
+from .order import Ticket
+from .staging import Staging
+from .stamps import DRAFT_STAMP, append_stamps, tokens_in
+
+COMPUTE, COPY, LOAD, POISONER = "compute", "copy", "load", "poison"
+STREAMS = (COMPUTE, COPY, LOAD)
+"""The streams that every backend uses (poisoning adds one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes and placement of the memory: see :class:`kvproof.gpu.memory.Pages`."""
+
+    layers: int = 2
+    words: int = 2
+    ring: int = 8
+    layout: Layout = "block-major"
+
+
+class Contents:
+    """What the rows of one request must hold, and what still has to happen before they do.
+
+    ``stamps`` is aligned with ``tokens``.  ``filled`` counts the leading rows that queued work
+    fills.  ``ring`` is what each row of the state slot must hold (missing: nobody wrote it).
+    ``ready`` are events of copies and loads that fill the request and that ``compute`` has not
+    waited for.  ``loads`` says that its prompt comes through the load stream.
+    """
+
+    __slots__ = ("filled", "keys", "loads", "name", "published", "ready", "ring", "stamps", "tokens")
+
+    def __init__(self, name: str, tokens: Iterable[int], filled: int, keys: list[str], published: int) -> None:
+        self.name = name
+        self.tokens: list[int] = []
+        self.stamps: list[int] = []
+        self.filled = filled
+        self.ring: dict[int, int] = {}
+        self.ready: list[Event] = []
+        self.loads = False
+        self.keys = keys
+        self.published = published
+        self.append(tokens)
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """More history."""
+        tokens = list(tokens)
+        append_stamps(self.stamps, tokens)
+        self.tokens += tokens
+
+    def stamp(self, position: int) -> int:
+        """What the row of a position must hold."""
+        return self.stamps[position] if position < len(self.stamps) else DRAFT_STAMP
+
+
+@dataclass(slots=True)
+class Submitted:
+    """A queued copy: the launches that read its source, and the event recorded after them."""
+
+    copy: QueuedCopy
+    tickets: list[Ticket] = field(default_factory=list)
+    done: Event = field(default_factory=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A gather on its way: look at it with :meth:`Worker.look` at any later time."""
+
+    snapshot: Snapshot
+    target: HostBuffer
+    done: Event
+
+
+class Worker:
+    """Queues work on a device; it decides nothing about ownership."""
+
+    def __init__(self, device: Device, blocks: int, block_size: int, slots: int, shape: Shape) -> None:
+        self.device = device
+        self.block_size = block_size
+        self.ring = shape.ring
+        self.compute, self.copy, self.load = (device.stream(name) for name in STREAMS)
+        self.kv = Pages(BLOCKS, blocks, block_size, shape.layers, shape.words, shape.layout, device.memory)
+        self.state = (
+            Pages(SLOTS, slots, shape.ring, shape.layers, shape.words, shape.layout, device.memory) if slots else None
+        )
+        self.memory = HostMemory(device.memory)
+        self.staging = Staging(device, self.memory)
+        self.copies: dict[int, Submitted] = {}
+        self._result = self.memory.list(1, 2)
+        self._result.values[0] = clean_result(device.memory)
+        self._snapshots = 0
+        device.settle()
+
+    # Order ------------------------------------------------------------------------------------------
+
+    def use(self, contents: Contents) -> None:
+        """From here on, ``compute`` is behind whatever fills the request."""
+        for event in contents.ready:
+            self.device.wait(self.compute, event)
+        contents.ready.clear()
+
+    def leave(self, contents: Contents) -> None:
+        """The request gives up its blocks: whoever is ordered behind ``compute`` may have them."""
+        self.use(contents)
+
+    def order_copy(self) -> None:
+        """A copy reads what ``compute`` has written."""
+        self.device.wait(self.copy, self.device.record(self.compute))
+
+    def order_load(self) -> None:
+        """A load overwrites blocks that ``compute`` may still be using for their last owner."""
+        self.device.wait(self.load, self.device.record(self.compute))
+
+    def order_rewrite(self, pool: str, pages: Iterable[int]) -> None:
+        """``compute`` is about to rewrite rows that queued copies may still read."""
+        pages = set(pages)
+        for submitted in self.copies.values():
+            if submitted.copy.pool == pool and submitted.copy.source in pages:
+                self.device.wait(self.compute, submitted.done)
+
+    # Copies -----------------------------------------------------------------------------------------
+
+    def submit(self, copies: Sequence[QueuedCopy], child: Contents) -> None:
+        """Queue copies that separate ``child``: slots first, then blocks, one event after them all."""
+        self.order_copy()
+        submitted = [Submitted(copy) for copy in copies]
+        done = self.launch_and_record(submitted, child.name)
+        if any(copy.destination != NO_BLOCK for copy in copies):
+            child.ready.append(done)
+        for each in submitted:
+            each.done = done
+            each.copy.submitted = True
+            self.copies[each.copy.ticket] = each
+
+    def launch_and_record(self, submitted: Sequence[Submitted], who: str) -> Event:
+        """One event after the last read, on the stream that reads."""
+        self.launch_copies(submitted, who)
+        return self.device.record(self.copy)
+
+    def launch_copies(self, submitted: Sequence[Submitted], who: str) -> None:
+        """Launch the copies on the copy stream; each of them learns its launch."""
+        for pages, pool, name in ((self.state, SLOTS, "slot clone"), (self.kv, BLOCKS, "tail copy")):
+            if pages is None:
+                continue
+            mine = [each for each in submitted if each.copy.pool == pool and each.copy.destination != NO_BLOCK]
+            pairs = [
+                Pair(each.copy.source, each.copy.destination, each.copy.rows or pages.page_rows) for each in mine
+            ]
+            for batch in batches(pairs):
+                listed = self.staging.upload(self.copy, batch, who)
+                ticket = self.device.launch(self.copy, copy_pages(pages, batch, listed, name, who))
+                for each, pair in zip(mine, pairs, strict=True):
+                    if pair in batch:
+                        each.tickets.append(ticket)
+
+    def observe(self, tickets: Sequence[int]) -> None:
+        """The host waits for the events of these copies; then their sources may be released."""
+        for ticket in tickets:
+            submitted = self.copies.pop(ticket)
+            self.synchronize(submitted.done)
+            self.device.host_releases(submitted.tickets, "release of copy source", f"copy {ticket}")
+
+    def forget(self, tickets: Sequence[int]) -> None:
+        """Nobody will wait for these copies: stream order takes care of them."""
+        for ticket in tickets:
+            del self.copies[ticket]
+
+    def synchronize(self, event: Event) -> None:
+        """The host waits."""
+        self.device.synchronize(event)
+
+    # Steps ------------------------------------------------------------------------------------------
+
+    def step(self, request: Request, contents: Contents, upto: int) -> Event:
+        """Queue the step that reads the request's rows and writes those up to position ``upto``."""
+        first = contents.filled
+        contents.filled = max(first, upto)
+        stream = self.load if contents.loads else self.compute
+        if contents.loads:
+            contents.loads = False
+            self.use(contents)
+            self.order_load()
+        else:
+            self.use(contents)
+            self._attend(request, contents, first)
+        self._write(stream, "load" if stream is self.load else "step", request, contents, range(first, upto))
+        done = self.device.record(stream)
+        if stream is self.load:
+            contents.ready.append(done)
+        return done
+
+    def rename(self, request: Request, contents: Contents, first: int, upto: int) -> None:
+        """Give rows ``first`` to ``upto - 1`` their stamps: they held accepted drafts, whose tokens are known now."""
+        self.use(contents)
+        self.order_rewrite(BLOCKS, request.table)
+        self._write(self.compute, "name drafts", request, contents, range(first, upto))
+
+    def _attend(self, request: Request, contents: Contents, rows: int) -> None:
+        """Read the first ``rows`` rows, and all filled rows of the ring, as a forward pass would."""
+        entries = [
+            (flat_row(request.table, position, self.block_size), contents.stamp(position)) for position in range(rows)
+        ]
+        self._verify(self.kv, entries, contents.name)
+        if self.state is not None and request.slot != NO_SLOT:
+            entries = [(ring_row(request.slot, row, self.ring), stamp) for row, stamp in contents.ring.items()]
+            self._verify(self.state, entries, contents.name)
+
+    def _verify(self, pages: Pages, entries: Sequence[tuple[int, int]], who: str) -> None:
+        if entries:
+            listed = self.staging.upload(self.compute, entries, who)
+            flat = [row for row, _ in entries]
+            self.device.launch(self.compute, verify(pages, flat, listed, self._result, who))
+
+    def _write(self, stream: Stream, name: str, request: Request, contents: Contents, positions: range) -> None:
+        """Write the rows of some positions, in the blocks and (the last ones) in the ring."""
+        if not positions:
+            return
+        entries = [(flat_row(request.table, p, self.block_size), contents.stamp(p)) for p in positions]
+        self._scatter(stream, name, self.kv, entries, contents.name)
+        if self.state is not None and request.slot != NO_SLOT:
+            self.order_rewrite(SLOTS, (request.slot,))
+            recent = [p for p in positions if p + self.ring >= contents.filled]  # the others were overwritten since
+            contents.ring |= {p % self.ring: contents.stamp(p) for p in recent}
+            entries = [(ring_row(request.slot, p, self.ring), contents.stamp(p)) for p in recent]
+            self._scatter(stream, name, self.state, entries, contents.name)
+
+    def _scatter(
+        self, stream: Stream, name: str, pages: Pages, entries: Sequence[tuple[int, int]], who: str
+    ) -> None:
+        if not entries:
+            return
+        listed = self.staging.upload(stream, entries, who)
+        flat = [row for row, _ in entries]
+        self.device.launch(stream, scatter_stamps(pages, flat, listed, name, who))
+
+    # Reading back -----------------------------------------------------------------------------------
+
+    def read_later(self, request: Request, contents: Contents, rows: int) -> Reading:
+        """Queue a gather of the first ``rows`` rows, as a step queued now would read them."""
+        self.use(contents)
+        self._snapshots += 1
+        snapshot = Snapshot(self._snapshots, self.kv.empty(rows))
+        target = self.memory.rows_buffer(self.kv, rows)
+        if rows:
+            flat = [flat_row(request.table, position, self.block_size) for position in range(rows)]
+            listed = self.staging.upload(self.compute, [(row, 0) for row in flat], contents.name)
+            self.device.launch(self.compute, gather(self.kv, flat, listed, snapshot, contents.name))
+            self.device.launch(self.compute, download(snapshot, target, contents.name))
+        return Reading(snapshot, target, self.device.record(self.compute))
+
+    def look(self, reading: Reading) -> list[int]:
+        """The tokens of a reading; the host waits for it."""
+        self.device.synchronize(reading.done)
+        self.device.host_reads(reading.target.cells(reading.snapshot.length), "look at rows")
+        return tokens_in(reading.target.values)
+
+    def bad_rows(self) -> int:
+        """How many rows a step has found different from what they must hold; the host waits for all work."""
+        self.device.drain()
+        return int(self._result.values[0, 0])
