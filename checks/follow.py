@@ -592,7 +592,8 @@ class Follower:
             filled += [
                 (work.request, *cell)
                 for cell, stamp in work.expected.items()
-                if same(content.get(cell, NOTHING)) == same(stamp)
+                if work.ran  # its read is past: what it read is in its destination, which is judged there
+                or same(content.get(cell, NOTHING)) == same(stamp)
                 or (isinstance(cell[0], StateSlot) and self.stamps.descends(content.get(cell, NOTHING), stamp))
             ]
         # Rows of a hit that a step of the same batch is still writing are not committed yet.
