@@ -11,7 +11,8 @@ Read it in this order.
 7. ``cache``, ``records``   two more kinds of owner
 8. ``reference``  all of it behind the interface
 9. ``mutants``    single-rule breaks of it
-10. ``trace``, ``schema``   runs written down and played back
+10. ``transitions``  the engine as states and moves, for exhaustive exploration
+11. ``trace``, ``schema``   runs written down and played back
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .records import Handle, Records
 from .reference import ReferenceAllocator, make_reference
 from .request import Request
 from .trace import Operation, Recorder, Replayed, Trace, TraceError, loads, read_trace, replay, write_trace
+from .transitions import PoolMachine
 from .worker import Contents, Worker
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "Mutant",
     "Operation",
     "Pool",
+    "PoolMachine",
     "QueuedCopy",
     "Recorder",
     "Records",

@@ -92,7 +92,7 @@ class Engine:
         self.destination: Destination = destination
         self.source_order: ReleaseOrder = source_order
         self.cache = self.cache_type(blocks, release_order) if cache else None
-        self.blocks: BlockPool = self.cache or self.pool_type(blocks, release_order)
+        self.blocks: BlockPool = self.pool_type(blocks, release_order) if self.cache is None else self.cache
         self.slots = BlockPool(slots, release_order) if slots else None
         self.requests: dict[str, Request] = {}
         self.copies: dict[int, QueuedCopy] = {}
@@ -259,13 +259,14 @@ class Engine:
         for copy in copies:
             if not copy.done:
                 raise EventNotObserved(copy.ticket)
-        if len({copy.ticket for copy in copies}) < len(copies):
+        if len(set(tickets)) < len(copies):
             raise UnknownTicket(tickets)
         for copy in copies:
             del self.copies[copy.ticket]
         if self.slots is not None:
             self._collect(self.slots, [copy for copy in copies if copy.pool == SLOTS])
-        self._collect(self.blocks, [copy for copy in copies if copy.pool == BLOCKS])
+            copies = [copy for copy in copies if copy.pool == BLOCKS]
+        self._collect(self.blocks, copies)
 
     def _collect(self, pool: BlockPool, copies: list[QueuedCopy]) -> None:
         sources = [block for copy in copies for block in self.held(copy).values()]

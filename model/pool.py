@@ -57,6 +57,10 @@ class BlockPool:
         """Free ids, the next one to be issued first."""
         return tuple(self._free)
 
+    def __len__(self) -> int:
+        """How many blocks are free."""
+        return len(self._free)
+
     @property
     def counts(self) -> Mapping[int, int]:
         """Owner count of every owned block (a copy)."""
@@ -136,9 +140,8 @@ class BlockPool:
             return ForeignBlock(block, self.usable)
         return unowned(block) if block else ReservedBlock()
 
-    def restore(self, free: Sequence[int], counts: Mapping[int, int]) -> None:
-        """Set the whole state (exploration): ``free`` in order, ``counts`` of the owned blocks."""
+    def restore(self, free: Sequence[int], counts: dict[int, int]) -> None:
+        """Set the whole state (exploration): ``free`` in order; ``counts`` of the owned blocks is taken over."""
         self._free.clear()
         self._free.extend(free)
-        self._counts.clear()
-        self._counts.update(counts)
+        self._counts = counts
