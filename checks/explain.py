@@ -7,16 +7,20 @@ copies run, and every request is read back, so that a broken rule shows as wrong
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from kvproof.checks.finding import Finding, Step, answer_text
 from kvproof.checks.generate import FIRST_TOKEN, STREAM, name_of
 from kvproof.checks.harness import Breach
 from kvproof.checks.operations import Operation
-from kvproof.checks.script import CALL_LIMIT, Run, Stage
-from kvproof.model.interface import BLOCKS, Answer, Factory
+from kvproof.checks.script import CALL_LIMIT, Run, Seen, Stage
+from kvproof.model.interface import BLOCKS, Answer, Factory, Snapshot
+from kvproof.model.trace import ARGUMENTS as TRACE_ARGUMENTS
+from kvproof.model.trace import Trace, describe, frames_of
 
 DATA_RULES = frozenset(
     {"reads_keep_their_source", "writes_stay_home", "owned_xor_free", "no_read_before_fill", "cache_tells_the_truth"}
@@ -30,9 +34,10 @@ def explain(
     factory: Factory, target: str, run: Run, breach: Breach, *, phase: str, call_limit: float = CALL_LIMIT
 ) -> Finding:
     """The finding for a run that ended in ``breach``."""
-    steps = _retell(factory, run, call_limit)
-    consequence, what_then = ((), "")
-    if breach.kind == "rule" and breach.rule in DATA_RULES and not run.draining:
+    steps, trace = _retell(factory, target, run, call_limit)
+    consequence: tuple[Step, ...] = ()
+    what_then = ""
+    if run.lines and breach.rule in DATA_RULES and not run.draining:
         consequence, what_then = _play_on(factory, run, breach, call_limit)
     return Finding(
         rule=breach.rule,
@@ -48,23 +53,54 @@ def explain(
         what_then=what_then,
         history=tuple(f"block {breach.block}: {event}" for event in breach.history[-MOST_EVENTS:]),
         phase=phase,
+        recorded=trace,
     )
 
 
-def _retell(factory: Factory, run: Run, call_limit: float) -> tuple[Step, ...]:
-    """Every operation with its answer and what the pool looked like afterwards."""
+def _retell(factory: Factory, target: str, run: Run, call_limit: float) -> tuple[tuple[Step, ...], Trace | None]:
+    """Every operation with its answer and what the pool looked like afterwards, and the same as a trace."""
     stage = Stage(factory, run.configuration, call_limit)
     steps = []
+    start: Snapshot | None = None
     try:
+        if stage.run.breach is None:
+            start = stage.lockstep.snapshot
         for line in run.lines:
-            if not stage.perform(line):
-                continue
-            steps.append(Step(stage.run.operations[-1], _answer(stage), *_pool(stage)))
             if stage.run.breach is not None:
                 break
-        return tuple(steps)
+            if stage.perform(line):
+                steps.append(Step(stage.run.operations[-1], _answer(stage), *_pool(stage)))
+        return tuple(steps), _trace(target, run, start, stage.seen)
     finally:
         stage.close()
+
+
+def _trace(target: str, run: Run, start: Snapshot | None, seen: Sequence[Seen]) -> Trace:
+    """What was asked and answered, in the common trace format."""
+    configuration = run.configuration
+    operations = tuple(
+        describe(
+            operation.op,
+            operation.request,
+            [operation.args[name] for name in TRACE_ARGUMENTS[operation.op]],
+            outcome,
+            snapshot,
+        )
+        for operation, outcome, snapshot in seen
+    )
+    pools = frames_of(start) if start is not None else None
+    return Trace(configuration, target, configuration.seed, packages(), operations, pools)
+
+
+def packages() -> dict[str, str]:
+    """Versions of what takes part in a run, where it is installed."""
+    found = {"python": platform.python_version()}
+    for name in ("kvproof", "hypothesis", "torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _answer(stage: Stage) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kvproof.checks.operations import Operation
 from kvproof.model.interface import Answer, Configuration, Reply
+from kvproof.model.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Finding:
     the operations up to the breach; ``consequence`` says what happens when the run goes on.
     """
 
-    rule: str
+    rule: str | None
     kind: str
     message: str
     length: int
@@ -49,7 +50,13 @@ class Finding:
     """What happened to the guilty block, one line an event."""
     phase: str = ""
     trace: str | None = None
-    notes: tuple[str, ...] = field(default=())
+    """File that the run was saved to."""
+    recorded: Trace | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What broke: the rule, or the kind of misbehaviour."""
+        return self.rule or self.kind
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -151,7 +158,7 @@ def _opening(finding: Finding) -> list[str]:
     slots = f", state_slots={c.state_slots}" if c.state_slots else ""
     seed = f", seed={c.seed}" if c.seed else ""
     return [
-        f"# {finding.rule or finding.kind}: {finding.message}",
+        f"# {finding.name}: {finding.message}",
         "from kvproof.checks.adapters.registry import resolve",
         "from kvproof.model.interface import Configuration",
         "",
@@ -167,7 +174,7 @@ def _body(finding: Finding) -> list[str]:
     if lines and finding.draining:
         lines.append("# Here everything was given back: " + finding.message)
     elif lines:
-        lines.append(f"# Here {finding.rule or finding.kind} breaks: {finding.message}")
+        lines.append(f"# Here {finding.name} breaks: {finding.message}")
     return lines
 
 
@@ -208,10 +215,10 @@ def story(finding: Finding) -> list[str]:
 
 def regression_test(finding: Finding) -> str:
     """A pytest file that fails as long as the fault is there."""
-    name = "".join(c if c.isalnum() else "_" for c in f"{finding.rule or finding.kind}_{finding.target}").lower()
+    name = "".join(c if c.isalnum() else "_" for c in f"{finding.name}_{finding.target}").lower()
     c = finding.configuration
     operations = "\n".join(f"        {_constructed(step.operation)}," for step in finding.steps)
-    return f'''"""Regression test written by kvproof: {finding.rule or finding.kind} in {finding.target}."""
+    return f'''"""Regression test written by kvproof: {finding.name} in {finding.target}."""
 
 from kvproof.checks.adapters.registry import resolve
 from kvproof.checks.harness import Lockstep

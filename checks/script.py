@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvproof.checks.follow import Follower
 from kvproof.checks.generate import offered
@@ -128,17 +128,41 @@ def _fitted(operation: Operation, now: Follower) -> Operation:
     return replace(operation, args={**operation.args, "rows": rows}) if rows != operation.args["rows"] else operation
 
 
+class Seen(NamedTuple):
+    """One performed operation: what came back (or the exception), and the snapshot after it if there is one."""
+
+    operation: Operation
+    outcome: object
+    snapshot: Snapshot | None
+
+
 class Stage:
-    """A fresh target on which a script is performed line by line."""
+    """A fresh target on which a script is performed line by line.
+
+    A target whose very first snapshot breaks a rule has its breach in ``run.breach`` at once.
+    """
 
     def __init__(self, factory: Factory, configuration: Configuration, call_limit: float = CALL_LIMIT) -> None:
         self.run = Run(configuration)
-        self.lockstep = Lockstep(factory, configuration, call_limit=call_limit, watch=self._watch)
+        self.seen: list[Seen] = []
+        self._lockstep: Lockstep | None = None
         self._values: dict[Made, int] = {}
+        try:
+            self._lockstep = Lockstep(factory, configuration, call_limit=call_limit, watch=self._watch)
+        except Violation as violation:
+            self.run.breach = violation.breach
+
+    @property
+    def lockstep(self) -> Lockstep:
+        """The target in lockstep; only while nothing broke at the start."""
+        assert self._lockstep is not None
+        return self._lockstep
 
     def perform(self, line: Line) -> bool:
         """Perform one line; False when it was skipped as illegal.  A breach is kept in ``run.breach``."""
-        lockstep, run = self.lockstep, self.run
+        if self._lockstep is None:
+            return False
+        lockstep, run = self._lockstep, self.run
         fitted = _fitted(line.operation, lockstep.follower)
         operation = _concrete(fitted, self._values)
         if operation is None or not offered(operation.op, lockstep.capabilities):
@@ -152,26 +176,32 @@ class Stage:
             lockstep.perform(operation)
         except Violation as violation:
             run.breach = violation.breach
+            if len(self.seen) < len(run.operations):
+                self.seen.append(Seen(operation, violation.__cause__, None))
             return True
         new = [value for value in made_by(lockstep) if value not in before]
         self._values.update({Made(line.key, number): value for number, value in enumerate(new)})
         return True
 
-    def _watch(self, _operation: Operation, reply: object, _snapshot: Snapshot) -> None:
+    def _watch(self, operation: Operation, reply: object, snapshot: Snapshot) -> None:
         if len(self.run.replies) < len(self.run.operations):
             self.run.replies.append(reply)
+            self.seen.append(Seen(operation, reply, snapshot))
 
     def drain(self) -> None:
         """Give everything back; a breach is kept in ``run.breach``."""
+        if self._lockstep is None:
+            return
         try:
-            self.lockstep.drain()
+            self._lockstep.drain()
         except Violation as violation:
             self.run.breach = violation.breach
             self.run.draining = True
 
     def close(self) -> None:
         """Close the target."""
-        self.lockstep.close()
+        if self._lockstep is not None:
+            self._lockstep.close()
 
 
 def play(
@@ -186,10 +216,10 @@ def play(
     stage = Stage(factory, configuration, call_limit)
     try:
         for line in script:
-            stage.perform(line)
             if stage.run.breach is not None:
                 return stage.run
-        if drain:
+            stage.perform(line)
+        if drain and stage.run.breach is None:
             stage.drain()
         return stage.run
     finally:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from kvproof.checks.generate import Choices, Generator, SeededChoices
 from kvproof.checks.harness import Breach, Lockstep, Violation
-from kvproof.checks.script import Run, made_by, record
+from kvproof.checks.script import Line, Run, made_by, record
 from kvproof.model.interface import Configuration, Factory, Snapshot
 
 T = TypeVar("T")
@@ -89,14 +89,21 @@ def one_run(
     *,
     call_limit: float,
     outcome: Outcome,
+    keep: list[Line] | None = None,
 ) -> Run | None:
-    """One run of up to ``most`` operations, then everything is given back; the run if something broke."""
+    """One run of up to ``most`` operations, then everything is given back; the run if something broke.
+
+    The operations of a run that went well are added to ``keep``.
+    """
     answers: list[Any] = []
 
     def watch(_operation: object, reply: object, _snapshot: Snapshot) -> None:
         answers.append(reply)
 
-    lockstep = Lockstep(factory, configuration, call_limit=call_limit, watch=watch)
+    try:
+        lockstep = Lockstep(factory, configuration, call_limit=call_limit, watch=watch)
+    except Violation as violation:
+        return Run(configuration, breach=violation.breach)
     made: list[list[int]] = []
     draining = False
     planned = 0
@@ -112,6 +119,8 @@ def one_run(
             known = set(now)
         draining = True
         planned = len(lockstep.operations)
+        if keep is not None:
+            keep.extend(record(lockstep.operations, made))
         lockstep.drain()
     except Violation as violation:
         return _run_of(configuration, lockstep, made, answers, violation.breach, draining, planned)
