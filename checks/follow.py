@@ -596,6 +596,14 @@ class Follower:
                 or same(content.get(cell, NOTHING)) == same(stamp)
                 or (isinstance(cell[0], StateSlot) and self.stamps.descends(content.get(cell, NOTHING), stamp))
             ]
+        # A step reads the blocks that its request had when it was queued; a table may name others by now.
+        for shadow in self.requests.values():
+            for step in shadow.steps:
+                for position, cell in enumerate(step.reads[: step.end]):
+                    if cell != self._cell(shadow, position) and same(content.get(cell, NOTHING)) == same(
+                        shadow.stamp(position)
+                    ):
+                        filled.append((shadow.name, *cell))
         # Rows of a hit that a step of the same batch is still writing are not committed yet.
         late = self._late_hits(committed, filled) if self.declaration.publish == "at_allocation" else set()
         relations |= {

@@ -35,6 +35,7 @@ from kvproof.model.interface import (
 from kvproof.spec import RULES
 
 from . import sets
+from .adapters.registry import TargetError as TargetError
 from .follow import Follower, StateSlot, Work
 from .operations import Operation, length
 from .sets import Facts, RuleBook
@@ -53,10 +54,6 @@ KINDS = (
 
 ANSWERING = frozenset({"admit", "extend", "fork", "pin", "hold", "move"})
 """Operations that answer with a :class:`Reply`."""
-
-
-class TargetError(Exception):
-    """The target cannot be built or lacks the minimum: nothing was judged (exit code 2)."""
 
 
 class IllegalOperation(ValueError):

@@ -245,7 +245,10 @@ class PrefixCache(Protocol):
     """Capability ``cache``: contents of unowned blocks can be hit by a later ``admit``."""
 
     def evict(self, blocks: int) -> int:
-        """Drop the contents of up to ``blocks`` cached blocks; returns how many were dropped."""
+        """Drop the contents of ``blocks`` cached blocks, or of all there are; returns how many were dropped.
+
+        An implementation that evicts all or nothing may drop more.
+        """
 
 
 @runtime_checkable
