@@ -59,7 +59,7 @@ class PoolMachine:
         return (
             engine.blocks.free,
             tuple([tuple(requests[name].table) if name in requests else () for name in self.names]),
-            tuple([(c.source, c.destination * self._done if c.done else c.destination) for c in engine.copies.values()]),
+            tuple([(c.source, c.destination * (self._done if c.done else 1)) for c in engine.copies.values()]),
         )
 
     def restore(self, state: State) -> None:

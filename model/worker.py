@@ -11,7 +11,7 @@ discipline ``ordered`` promises for destinations.  Nothing protects a *source*, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from .device import COMPUTE, COPY, UNWRITTEN, Device, Row, Stamp, Ticket
 from .engine import NO_BLOCK, QueuedCopy
@@ -30,11 +30,11 @@ class Contents:
 
     __slots__ = ("keys", "lineages", "published", "tokens", "written")
 
-    def __init__(self, tokens: Iterable[int], written: int, keys: list[str], published: int) -> None:
+    def __init__(self, tokens: Iterable[int], written: int = 0, keys: Sequence[str] = (), published: int = 0) -> None:
         self.tokens: list[int] = []
         self.lineages: list[int] = []
         self.written = written
-        self.keys = keys
+        self.keys = list(keys)
         self.published = published
         self.append(tokens)
 
