@@ -165,12 +165,10 @@ class Lockstep:
         self._count(operation, reply)
         if self.watch:
             self.watch(operation, reply, self.snapshot)
-        refused = isinstance(reply, Reply) and reply.answer is not Answer.OK
+        if isinstance(reply, Reply):
+            self._check_constancy(operation, reply, last)
         before, event, _ = self.follower.follow(operation, reply, self.snapshot)
         self._judge(before, event)
-        if refused:
-            self._ask_again(operation, reply, last)
-        self._remember_never(operation, reply)
         self._read_back(operation)
         return reply
 
@@ -261,20 +259,17 @@ class Lockstep:
         count = (pool.counts or {}).get(number)
         return f": it counts {count}, its owners are {', '.join(owners) or 'nobody'}"
 
-    def _ask_again(self, operation: Operation, reply: Reply, last: Snapshot) -> None:
-        """Nothing changed, so the same question gets the same answer."""
-        if self.snapshot != last:
-            return
-        again = self._call(operation)
-        self._check_reply(operation, again)
-        if again.answer is not reply.answer:
-            raise self._violation(
-                "changes_answer",
-                f"{operation} was answered {reply.answer.name}, and then {again.answer.name}, though nothing changed",
-            )
-
-    def _remember_never(self, operation: Operation, reply: object) -> None:
-        if operation.op != "admit" or not isinstance(reply, Reply):
+    def _check_constancy(self, operation: Operation, reply: Reply, last: Snapshot) -> None:
+        """Nothing changed, so the same question gets the same answer; and NEVER is for ever."""
+        if reply.answer is not Answer.OK and self.snapshot == last:
+            again = self._call(operation)
+            self._check_reply(operation, again)
+            if again.answer is not reply.answer:
+                raise self._violation(
+                    "changes_answer",
+                    f"{operation} was answered {reply.answer.name}, and then {again.answer.name}, though nothing changed",
+                )
+        if operation.op != "admit":
             return
         blocks = -(-len(operation.args["tokens"]) // self.configuration.block_size)
         if reply.answer is Answer.NEVER:
@@ -361,8 +356,8 @@ _TELLING = (
     "reserved_ids_untouched",
     "nothing_lost",
     "slot_has_one_writer",
-    "reads_keep_their_source",
     "writes_stay_home",
+    "reads_keep_their_source",
     "cache_tells_the_truth",
     "no_read_before_fill",
     "table_covers_need",
