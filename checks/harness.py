@@ -176,7 +176,7 @@ class Lockstep:
         method = getattr(self.allocator, operation.op)
         try:
             with time_limit(self.call_limit):
-                return method(*copy.copy(operation.arguments()))
+                return method(*copy.deepcopy(operation.arguments()))
         except _TimeUp:
             raise self._violation("hangs", f"{operation} did not return within {self.call_limit:g} s") from None
         except Exception as error:
@@ -267,7 +267,7 @@ class Lockstep:
             if again.answer is not reply.answer:
                 raise self._violation(
                     "changes_answer",
-                    f"{operation} was answered {reply.answer.name}, and then {again.answer.name}, though nothing changed",
+                    f"{operation} was answered {reply.answer.name}, then {again.answer.name}, though nothing changed",
                 )
         if operation.op != "admit":
             return
