@@ -115,7 +115,7 @@ class GpuAllocator:
         self.admissions = 0
         self._operations = 0
         self._recorded: dict[int, Contents] = {}  # copies that are not submitted yet, with the child they are for
-        self._collected: set[int] = set()  # copies whose source was released in stream order
+        self.collected: set[int] = set()  # copies whose source was released without waiting for them
         self._pool_seen: tuple[set[int], set[int]] = (set(), set(self.engine.blocks.free))
         self.supports_slots = configuration.state_slots > 0
         self.declaration = Declaration(
@@ -249,7 +249,7 @@ class GpuAllocator:
     def complete(self, tickets: Sequence[int]) -> None:
         """The host waits for these copies or steps; the sources of the copies are released."""
         with self._operation("complete", " ".join(map(str, tickets))):
-            gone = self.engine.cancelled | self._collected
+            gone = self.engine.cancelled | self.collected
             tickets = [ticket for ticket in tickets if ticket not in gone]
             for ticket in tickets:
                 if (ticket not in self.engine.copies and ticket not in self.steps) or tickets.count(ticket) > 1:
@@ -292,10 +292,18 @@ class GpuAllocator:
 
         -1 where nothing whole was written, -2 for a draft that was accepted and not named yet.
         """
-        return self.worker.look(self.read_later(request))
+        return self.look(self.read_later(request))
+
+    def look(self, reading: Reading) -> Sequence[int]:
+        """The tokens of a reading; the host waits for it."""
+        return self.worker.look(reading)
+
+    def bad_rows(self) -> int:
+        """How many rows some step found different from what they must hold; the host waits for all work."""
+        return self.worker.bad_rows()
 
     def read_later(self, request: str) -> Reading:
-        """The same without waiting: :meth:`Worker.look` tells the tokens at any later time.
+        """The same without waiting: :meth:`look` tells the tokens at any later time.
 
         A read that waits hides the very errors that one looks for.
         """
@@ -356,12 +364,12 @@ class GpuAllocator:
 
     # Misuse and the end -------------------------------------------------------------------------------
 
-    def probe(self, misuse: str, request: str) -> bool:
+    def probe(self, request: str, misuse: str) -> bool:
         """Try one misuse against the pool; True when it was refused."""
-        pool, table = self.engine.blocks, self.engine.request(request).table
-        twice = table[:1] * (pool.count(table[0]) + 1) if table else pool.free[:1] or (0,)
+        pool = self.engine.blocks
+        block = next(iter(self.engine.request(request).table), 0)
         attempts = {
-            "release_twice": (pool.release, twice),
+            "release_twice": (pool.release, [block] * (pool.count(block) + 1)),
             "pin_free_block": (pool.pin, pool.free[:1] or (0,)),
             "release_foreign_block": (pool.release, (pool.usable + 1,)),
             "release_reserved_block": (pool.release, (0,)),
@@ -410,7 +418,7 @@ class GpuAllocator:
         """These copies are in the queue.  In stream order their sources may go at once."""
         if self.policy.release_rule == "stream":
             self.worker.use(child)
-            self._collected |= set(tickets)
+            self.collected |= set(tickets)
             self.worker.forget(tickets)
             self.collect(tickets)
 
@@ -459,7 +467,7 @@ class GpuAllocator:
             if copy.pool == pool:
                 holds |= {f"copy {ticket} {end}": (block,) for end, block in self.engine.held(copy).items()}
         if pool == BLOCKS:
-            holds |= {f"pin {name}": tuple(blocks) for name, blocks in self.engine.pins.items()}
+            holds |= {name: tuple(blocks) for name, blocks in self.engine.pins.items()}
         return holds
 
 

@@ -105,6 +105,8 @@ class Reading:
 class Worker:
     """Queues work on a device; it decides nothing about ownership."""
 
+    staging_type: type[Staging] = Staging
+
     def __init__(self, device: Device, blocks: int, block_size: int, slots: int, shape: Shape) -> None:
         self.device = device
         self.block_size = block_size
@@ -115,7 +117,7 @@ class Worker:
             Pages(SLOTS, slots, shape.ring, shape.layers, shape.words, shape.layout, device.memory) if slots else None
         )
         self.memory = HostMemory(device.memory)
-        self.staging = Staging(device, self.memory)
+        self.staging = self.staging_type(device, self.memory)
         self.copies: dict[int, Submitted] = {}
         self._result = self.memory.list(1, 2)
         self._result.values[0] = clean_result(device.memory)
@@ -187,12 +189,17 @@ class Worker:
     def observe(self, tickets: Sequence[int]) -> None:
         """The host waits for the events of these copies; then their sources may be released."""
         for ticket in tickets:
-            submitted = self.copies.pop(ticket)
-            self.synchronize(submitted.done)
-            self.device.host_releases(submitted.tickets, "release of copy source", f"copy {ticket}")
+            self.synchronize(self.copies[ticket].done)
+        self.announce_release(tickets)
+        self.forget(tickets)
+
+    def announce_release(self, tickets: Sequence[int]) -> None:
+        """Tell the sanitizer that what these copies read is given up now."""
+        for ticket in tickets:
+            self.device.host_releases(self.copies[ticket].tickets, "release of copy source", f"copy {ticket}")
 
     def forget(self, tickets: Sequence[int]) -> None:
-        """Nobody will wait for these copies: stream order takes care of them."""
+        """These copies are no longer of interest: observed, or left to stream order."""
         for ticket in tickets:
             del self.copies[ticket]
 
