@@ -108,7 +108,8 @@ class Worker:
     def writes(self, request: Request, contents: Contents, upto: int) -> Mapping[Row, Stamp]:
         """The write set of that step: paged rows, and the last ``ring`` rows in the state slot."""
         size, table = self.block_size, request.table
-        positions = range(contents.written, upto)
+        first = max(contents.written, request.settled)  # the rows of accepted drafts are there already, named or not
+        positions = range(first, upto)
         rows = {Row(BLOCKS, table[p // size], p % size): contents.stamp(p) for p in positions}
         if request.slot != NO_SLOT:
             rows |= {Row(SLOTS, request.slot, p % self.ring): contents.stamp(p) for p in positions[-self.ring :]}
