@@ -30,8 +30,8 @@ from kvproof.checks.harness import Breach, Lockstep, Violation, build
 from kvproof.checks.minimise import Minimiser
 from kvproof.checks.nondeterminism import compare, difference_run
 from kvproof.checks.operations import Operation
-from kvproof.checks.script import CALL_LIMIT, Run, made_by, play, record
-from kvproof.checks.stateful import Outcome, search, seeded
+from kvproof.checks.script import CALL_LIMIT, Run, made_by, play
+from kvproof.checks.stateful import Outcome, broken_run, search, seeded
 from kvproof.checks.workload import Workload, load_workload
 from kvproof.model.interface import Configuration, Declaration, Factory, Snapshot, capabilities_of, declaration_of
 from kvproof.spec import RULES
@@ -283,16 +283,8 @@ class _Certification:
             self.result.reached["drained"] = 1
         except Violation as violation:
             self._driven(driver.driven)
-            planned = planned if draining else len(lockstep.operations)
-            operations = lockstep.operations[:planned]
-            found = Run(
-                pool,
-                lines=list(record(operations, made)),
-                operations=operations,
-                replies=answers[:planned],
-                breach=violation.breach,
-                draining=draining,
-            )
+            found = broken_run(lockstep, made, answers, violation.breach)
+            found.draining, found.before_drain = draining, planned
             self._found(found, "workload")
         finally:
             self.result.statistics.update(lockstep.statistics)
@@ -335,17 +327,18 @@ class _Certification:
             run, breach = self._reproduced(run, breach)
         limit = min(self.call_limit, QUICK_LIMIT) if breach.kind == "hangs" else self.call_limit
         if breach.kind != "nondeterministic":
-            run = Minimiser(self.factory, run, breach, seconds=MINIMISE_SECONDS, call_limit=limit).minimise()
+            run = Minimiser(self.factory, run, seconds=MINIMISE_SECONDS, call_limit=limit).minimise()
         finding = explain(self.factory, result.target, run, run.breach or breach, phase=phase, call_limit=limit)
         result.findings.append(finding)
 
     def _reproduced(self, run: Run, breach: Breach) -> tuple[Run, Breach]:
         """The run as it breaks on a fresh target; a run that does not break again shows nondeterminism."""
         limit = min(self.call_limit, QUICK_LIMIT) if breach.kind == "hangs" else self.call_limit
+        lines = run.lines[: run.before_drain] if run.draining else run.lines
         for _ in range(2):
-            again = play(self.factory, run.configuration, run.lines, drain=run.draining, call_limit=limit)
+            again = play(self.factory, run.configuration, lines, drain=run.draining, call_limit=limit)
             if again.breaks(breach):
-                return again, breach
+                return run, breach
         return difference_run(run, again)
 
     # Bookkeeping --------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 Hypothesis shrinks choices; this shrinks operations: it drops whatever the breach does not need (an
 operation that is not legal any more is skipped), shortens prompts, and takes blocks away from the
-pool.  A shorter script must end in the same breach: same kind, same rule.
+pool.  A smaller script may break another rule than the first one did (one fault often breaks several,
+and the shortest run names it best); once it is shortest, its looks are changed only as far as it keeps
+breaking the same rule.
 """
 
 from __future__ import annotations
@@ -11,39 +13,46 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kvproof.checks.generate import FIRST_TOKEN, STREAM, name_of
-from kvproof.checks.harness import Breach
+from kvproof.checks.generate import name_of, token_stream
 from kvproof.checks.operations import Operation
 from kvproof.checks.script import CALL_LIMIT, Line, Run, Script, play
 from kvproof.model.interface import Configuration, Factory
 
 CHAPTER_BLOCK = 4
+CHAPTER_POOL = 7
 CHAPTER_PROMPT = 10
-"""The sharing experiment of the chapter: blocks of four positions, ten prompt tokens."""
+"""The experiments of the chapter: seven usable blocks of four positions, ten prompt tokens."""
+SHORT = 10
+"""Lines of a script that is short enough for changes of two lines at once."""
 
 
 class Minimiser:
-    """Searches for smaller scripts that end in the same breach, until ``seconds`` are over."""
+    """Searches for smaller scripts that end in a breach, until ``seconds`` are over."""
 
     def __init__(
-        self, factory: Factory, found: Run, breach: Breach, *, seconds: float = 20.0, call_limit: float = CALL_LIMIT
+        self, factory: Factory, found: Run, *, seconds: float = 20.0, call_limit: float = CALL_LIMIT
     ) -> None:
         self.factory = factory
-        self.breach = breach
         self.best = found
         self.call_limit = call_limit
+        self.room = found.configuration.blocks
+        """Blocks of the pool in which the breach was found; fewer may do."""
         self.runs = 0
         self._drain = found.draining
         self._end = time.monotonic() + seconds
 
     def minimise(self) -> Run:
         """The smallest run found."""
+        self._undrain()
         self._tail()
         before = None
         while before != self.best.size and not self._over():
             before = self.best.size
             self._drop()
             self._simplify()
+            self._fewer_blocks()
+            self._drop_and_grow()
+            self._whole_blocks()
         self._renumber()
         self._like_the_chapter()
         self._fewer_blocks()
@@ -55,7 +64,7 @@ class Minimiser:
         return time.monotonic() > self._end
 
     def _try(self, lines: Sequence[Line], configuration: Configuration | None = None) -> Run | None:
-        """The run of these lines if it ends in the same breach."""
+        """The run of these lines if it ends in a breach."""
         if self._over():
             return None
         self.runs += 1
@@ -66,11 +75,25 @@ class Minimiser:
             drain=self._drain,
             call_limit=self.call_limit,
         )
-        return run if run.breaks(self.breach) and run.draining <= self._drain else None
+        return run if run.breach is not None else None
 
-    def _accept(self, lines: Sequence[Line]) -> bool:
-        """Keep these lines if they break the same rule and are smaller."""
-        run = self._try(lines)
+    def _undrain(self) -> None:
+        """A breach while everything was given back may need some of those operations only: make them lines."""
+        if not self._drain or len(self.best.lines) == self.best.before_drain:
+            return
+        self._drain = False
+        run = self._try(self.best.lines)
+        if run is not None:
+            self.best = run
+            return
+        self._drain = True
+        run = self._try(self.best.lines[: self.best.before_drain])
+        if run is not None:
+            self.best = run
+
+    def _accept(self, lines: Sequence[Line], configuration: Configuration | None = None) -> bool:
+        """Keep these lines if they break a rule and are smaller."""
+        run = self._try(lines, configuration)
         if run is None or run.size >= self.best.size:
             return False
         self.best = run
@@ -112,12 +135,37 @@ class Minimiser:
             if index < len(self.best.lines):
                 continue
 
+    def _drop_and_grow(self) -> None:
+        """Drop one line of a short script and let one prompt take more blocks in its place."""
+        if len(self.best.lines) > SHORT:
+            return
+        size = self.best.configuration.block_size
+        for dropped in reversed(range(len(self.best.lines))):
+            lines = self.best.lines[:dropped] + self.best.lines[dropped + 1 :]
+            for at, line in enumerate(lines):
+                if line.operation.op != "admit":
+                    continue
+                for blocks in range(1, self.best.configuration.blocks + 1):
+                    grown = replace(line, operation=_with_prompt(line.operation, blocks * size))
+                    if self._accept([*lines[:at], grown, *lines[at + 1 :]]):
+                        return
+
+    def _whole_blocks(self) -> None:
+        """Prompts of whole blocks may break one rule only where a partial block breaks several."""
+        if self.best.breach is None or not self.best.breach.also or len(self.best.lines) > SHORT:
+            return
+        roomy = replace(self.best.configuration, blocks=self.room)
+        for blocks in (1, 2):
+            for every in (True, False):
+                if self._accept(with_prompts(self.best.lines, blocks * roomy.block_size, every=every), roomy):
+                    return
+
     # Looks --------------------------------------------------------------------------------------------
 
     def _same(self, lines: Sequence[Line], configuration: Configuration | None = None) -> bool:
         """Keep these lines if they break the same rule with as many operations."""
         run = self._try(lines, configuration)
-        if run is None or run.size[:2] > self.best.size[:2]:
+        if run is None or not run.breaks(self.best.breach) or run.size[:3] > self.best.size[:3]:
             return False
         self.best = run
         return True
@@ -128,15 +176,11 @@ class Minimiser:
 
     def _like_the_chapter(self) -> None:
         """Blocks of four and a prompt of ten tokens, where that breaks the same rule as shortly."""
-        configuration = self.best.configuration
-        sizes = [configuration]
-        if configuration.block_size != CHAPTER_BLOCK:
-            sizes.insert(0, replace(configuration, block_size=CHAPTER_BLOCK))
-        for candidate in sizes:
-            for prompt in (CHAPTER_PROMPT, 9, 8, 6, 5):
-                for every in (True, False):
-                    if self._same(with_prompts(self.best.lines, prompt, every=every), candidate):
-                        return
+        chapter = replace(self.best.configuration, block_size=CHAPTER_BLOCK, blocks=max(self.room, CHAPTER_POOL))
+        for prompt in (CHAPTER_PROMPT, 9, 8, 6, 5):
+            for every in (True, False):
+                if self._same(with_prompts(self.best.lines, prompt, every=every), chapter):
+                    return
 
     def _fewer_blocks(self) -> None:
         configuration = self.best.configuration
@@ -166,16 +210,23 @@ def _simpler(operation: Operation, block_size: int) -> Iterator[Operation]:
 
 
 def renamed(lines: Sequence[Line]) -> Script:
-    """The same script with requests named A, B, C and token streams numbered in the order of appearance."""
+    """The same script with requests A, B, C, ... and fresh tokens from 100, 900, ... in the order of appearance."""
     names: dict[str, str] = {}
-    streams: dict[int, int] = {}
+    tokens: dict[int, int] = {}
+    following: dict[str, int] = {}
+    """The next fresh token of each request."""
+    streams = 0
 
     def name(old: str) -> str:
         return names.setdefault(old, name_of(len(names)))
 
-    def token(old: int) -> int:
-        stream, offset = divmod(old - FIRST_TOKEN, STREAM)
-        return FIRST_TOKEN + STREAM * streams.setdefault(stream, len(streams)) + offset
+    def fresh(request: str, position: int) -> int:
+        nonlocal streams
+        if request not in following:
+            following[request] = token_stream(streams) + position
+            streams += 1
+        following[request] += 1
+        return following[request] - 1
 
     script = []
     for line in lines:
@@ -184,10 +235,23 @@ def renamed(lines: Sequence[Line]) -> Script:
         request = name(operation.request) if operation.request is not None else None
         if "child" in args:
             args["child"] = name(args["child"])
-        if "tokens" in args:
-            args["tokens"] = tuple(map(token, args["tokens"]))
+            following.pop(args["child"], None)
+        if "tokens" in args and request is not None:
+            if operation.op == "admit":
+                following.pop(request, None)
+            for position, old in enumerate(args["tokens"]):
+                if old not in tokens:
+                    tokens[old] = fresh(request, position if operation.op == "admit" else 0)
+            args["tokens"] = tuple(tokens[old] for old in args["tokens"])
         script.append(replace(line, operation=Operation(operation.op, request, args)))
     return tuple(script)
+
+
+def _with_prompt(operation: Operation, length: int) -> Operation:
+    """The admission with a prompt of this length: cut, or counted on."""
+    tokens = tuple(operation.args["tokens"])
+    fresh = range(tokens[-1] + 1, tokens[-1] + 1 + max(0, length - len(tokens)))
+    return replace(operation, args={**operation.args, "tokens": (*tokens[:length], *fresh)})
 
 
 def with_prompts(lines: Sequence[Line], prompt: int, *, every: bool) -> Script:
@@ -202,10 +266,8 @@ def with_prompts(lines: Sequence[Line], prompt: int, *, every: bool) -> Script:
         args = dict(operation.args)
         request = operation.request
         if operation.op == "admit" and request is not None and (every or not changed):
-            tokens = tuple(args["tokens"])
-            changed[request] = (len(tokens), prompt)
-            fresh = range(tokens[-1] + 1, tokens[-1] + 1 + max(0, prompt - len(tokens)))
-            args["tokens"] = (*tokens[:prompt], *fresh)
+            changed[request] = (len(args["tokens"]), prompt)
+            args = dict(_with_prompt(operation, prompt).args)
         elif request in changed and "rows" in args:
             before, now = changed[request]
             if args["rows"] == before:

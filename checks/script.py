@@ -54,6 +54,8 @@ class Run:
     breach: Breach | None = None
     draining: bool = False
     """The rule broke while everything was given back after the last operation."""
+    before_drain: int = 0
+    """If so: how many of the lines came before that."""
 
     @property
     def length(self) -> int:
@@ -61,10 +63,11 @@ class Run:
         return length(self.operations)
 
     @property
-    def size(self) -> tuple[int, int, int]:
-        """What the minimiser makes small: length, operations, tokens."""
+    def size(self) -> tuple[int, int, int, int]:
+        """What the minimiser makes small: length, operations, rules broken at once, tokens."""
         tokens = sum(len(o.args.get("tokens", ())) for o in self.operations)
-        return self.length, len(self.operations), tokens
+        rules = len(self.breach.also) if self.breach is not None else 0
+        return self.length, len(self.operations), rules, tokens
 
     def breaks(self, breach: Breach | None) -> bool:
         """Whether this run ends in the same kind of breach."""
@@ -192,6 +195,7 @@ class Stage:
         """Give everything back; a breach is kept in ``run.breach``."""
         if self._lockstep is None:
             return
+        self.run.before_drain = len(self.run.lines)
         try:
             self._lockstep.drain()
         except Violation as violation:

@@ -24,8 +24,8 @@ from kvproof.model.interface import Configuration, Factory, Snapshot
 
 T = TypeVar("T")
 
-SHRINK_RUNS = 400
-SHRINK_SECONDS = 6.0
+SHRINK_RUNS = 200
+SHRINK_SECONDS = 3.0
 """How long Hypothesis may shrink; dropping whole operations afterwards is faster."""
 
 
@@ -112,7 +112,6 @@ def one_run(
         known: set[int] = set()
         for _ in range(choices.integer(1, most)):
             operation = generator.next(lockstep.follower)
-            planned = len(lockstep.operations) + 1
             lockstep.perform(operation)
             now = made_by(lockstep)
             made.append([value for value in now if value not in known])
@@ -123,30 +122,23 @@ def one_run(
             keep.extend(record(lockstep.operations, made))
         lockstep.drain()
     except Violation as violation:
-        return _run_of(configuration, lockstep, made, answers, violation.breach, draining, planned)
+        run = broken_run(lockstep, made, answers, violation.breach)
+        run.draining, run.before_drain = draining, planned
+        return run
     finally:
         outcome.add(lockstep)
         lockstep.close()
     return None
 
 
-def _run_of(
-    configuration: Configuration,
-    lockstep: Lockstep,
-    made: list[list[int]],
-    answers: list[Any],
-    breach: Breach,
-    draining: bool,
-    planned: int,
-) -> Run:
-    operations = lockstep.operations[:planned]
+def broken_run(lockstep: Lockstep, made: Sequence[Sequence[int]], answers: Sequence[Any], breach: Breach) -> Run:
+    """The run that just ended in a breach; operations of giving everything back are among its lines."""
     return Run(
-        configuration,
-        lines=list(record(operations, made)),
-        operations=operations,
-        replies=answers[:planned],
+        lockstep.configuration,
+        lines=list(record(lockstep.operations, made)),
+        operations=list(lockstep.operations),
+        replies=list(answers),
         breach=breach,
-        draining=draining,
     )
 
 
