@@ -1,0 +1,340 @@
+"""Two implementations, the same operations: ``kvproof diff A B``.
+
+After every operation the host's view must agree: answers, tables, counts, the free list in order,
+pending copies, released sources.  That is compared without touching the device.  Contents are
+compared without waiting either: a reading is *queued* behind whatever runs there and looked at when
+the program is over, because a reading that waits hides the very errors that it looks for.
+
+The backend on the simulated device runs under a schedule, or under all of them, and is watched by the
+sanitizer, whose reports count as differences: the reference has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+
+from kvproof.model.interface import (
+    Allocator,
+    Answer,
+    Configuration,
+    Factory,
+    Pool,
+    Reply,
+    Snapshot,
+    capabilities_of,
+    declaration_of,
+)
+from kvproof.model.reference import ReferenceAllocator
+
+from .adapters.registry import REFERENCE, TargetError, resolve
+from .finding import Finding, Step, answer_text
+from .follow import Follower
+from .generate import Choices, Generator, SeededChoices
+from .harness import frozen
+from .operations import Operation, length
+
+Detector = Literal["state", "bytes", "race", "ticket", "raises"]
+"""What noticed the difference.
+
+``state``: answers or snapshots; ``bytes``: rows read back, or a row that a step found wrong; ``race``
+and ``ticket``: the sanitizer; ``raises``: one side raised.
+"""
+
+STREAMS = ("compute", "copy", "load")
+"""Streams of the backend, for the schedules that starve one of them."""
+ALL_SCHEDULES = ("eager", "lazy", "random", *(f"starve:{stream}" for stream in STREAMS))
+"""Every schedule by name."""
+READ_PERCENT = 25
+"""How often an operation is followed by a reading of some request."""
+LONGEST = 40
+"""Operations of one program, at most."""
+
+Side = Callable[[Configuration, str, int], Allocator]
+"""Builds one side of the comparison: configuration, schedule and seed (ignored without streams)."""
+
+
+class LooksLater(Protocol):
+    """What an implementation offers whose readings need not wait."""
+
+    def read_later(self, request: str) -> Any:
+        """Queue a reading of the committed rows."""
+
+    def look(self, reading: Any) -> Sequence[int]:
+        """Its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One disagreement; ``rule`` where the sanitizer names one."""
+
+    detector: Detector
+    message: str
+    rule: str | None = None
+
+
+@dataclass
+class Program:
+    """One generated program and what came of it."""
+
+    configuration: Configuration
+    schedule: str
+    seed: int
+    operations: list[Operation] = field(default_factory=list)
+    replies: list[Any] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def detectors(self) -> frozenset[Detector]:
+        """Which detectors fired."""
+        return frozenset(difference.detector for difference in self.differences)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What ``kvproof diff`` found out."""
+
+    verdict: Literal["certified", "violated"]
+    examples: int
+    operations: int
+    finding: Finding | None
+
+
+def side(name: str) -> Side:
+    """One side by its target name: ``reference``, ``gpu``, ``gpu:MUTANT``, or any other target."""
+    if name == REFERENCE:
+        return lambda configuration, _schedule, _seed: ReferenceAllocator(configuration, steps=True)
+    kind, _, mutant = name.partition(":")
+    if kind == "gpu":
+        return _gpu(mutant)
+    factory: Factory = resolve(name)
+    return lambda configuration, _schedule, _seed: factory(configuration)
+
+
+def _gpu(mutant: str) -> Side:
+    """The backend, or a mutant of it, on the simulated device.  Imports torch, so only when asked for."""
+    try:
+        from kvproof.gpu.backend import GpuAllocator, Policy
+        from kvproof.gpu.mutants import MUTANTS
+        from kvproof.gpu.sanitizer import Sanitizer
+        from kvproof.gpu.schedules import by_name
+        from kvproof.gpu.sim import SimDevice
+    except ImportError as error:
+        raise TargetError(str(error)) from error
+    if mutant and mutant not in MUTANTS:
+        raise TargetError(f"gpu has no mutant {mutant!r}: choose one of {', '.join(MUTANTS)}")
+    build = MUTANTS[mutant].build if mutant else GpuAllocator
+
+    def make(configuration: Configuration, schedule: str, seed: int) -> Allocator:
+        device = SimDevice(by_name(schedule, seed), Sanitizer())
+        return build(configuration, device, Policy(strict=False))
+
+    return make
+
+
+# One program --------------------------------------------------------------------------------------
+
+
+class Comparison:
+    """Two allocators side by side."""
+
+    def __init__(self, make_a: Side, make_b: Side, configuration: Configuration, schedule: str, seed: int) -> None:
+        self.program = Program(configuration, schedule, seed)
+        self.a: Any = make_a(configuration, schedule, seed)
+        self.b: Any = make_b(configuration, schedule, seed)
+        self.capabilities = capabilities_of(self.a) & capabilities_of(self.b)
+        self.follower = Follower(configuration, declaration_of(self.a), self.capabilities)
+        self.follower.observe(None, _frozen(self.a.snapshot()))
+        self._readings: list[tuple[str, Sequence[int], Any]] = []
+
+    @property
+    def agrees(self) -> bool:
+        """Nothing was noticed yet."""
+        return not self.program.differences
+
+    def perform(self, operation: Operation) -> None:
+        """Both sides do it; then everything that the host can see is compared."""
+        self.program.operations.append(operation)
+        reply_a = getattr(self.a, operation.op)(*operation.arguments())
+        self.program.replies.append(reply_a)
+        try:
+            reply_b = getattr(self.b, operation.op)(*operation.arguments())
+            after_b = _frozen(self.b.snapshot())
+        except Exception as error:
+            self._differ("raises", f"{operation}: {type(error).__name__}: {error}")
+            return
+        after_a = _frozen(self.a.snapshot())
+        if reply_a != reply_b:
+            self._differ("state", f"{operation} was answered {answer_text(reply_a)} and {answer_text(reply_b)}")
+        elif problem := difference_of(after_a, after_b):
+            self._differ("state", f"after {operation}, {problem}")
+        self.follower.follow(operation, reply_a, after_a)
+
+    def read(self, request: str) -> None:
+        """Queue a reading of the request's committed rows on both sides."""
+        wanted = list(self.a.read(request))
+        try:
+            if hasattr(self.b, "read_later"):
+                self._readings.append((request, wanted, cast(LooksLater, self.b).read_later(request)))
+            elif (found := list(self.b.read(request))) != wanted:
+                self._differ("bytes", f"{request} holds {found} where {wanted} was expected")
+        except Exception as error:
+            self._differ("raises", f"reading {request}: {type(error).__name__}: {error}")
+
+    def finish(self) -> None:
+        """The program is over: let everything run, look at the readings, and ask the sanitizer."""
+        try:
+            self._look()
+        except Exception as error:
+            self._differ("raises", f"at the end: {type(error).__name__}: {error}")
+        for report in getattr(self.b, "reports", ()):
+            self._differ("ticket" if report.kind == "early-release" else "race", str(report), report.rule)
+
+    def _look(self) -> None:
+        if hasattr(self.b, "close"):
+            self.b.close()
+        for request, wanted, reading in self._readings:
+            found = list(self.b.look(reading))
+            if found != wanted:
+                self._differ("bytes", f"a reading of {request} found {found} where {wanted} was expected")
+        if hasattr(self.b, "bad_rows") and (bad := self.b.bad_rows()):
+            self._differ("bytes", f"steps found {bad} rows that do not hold what they must")
+
+    def _differ(self, detector: Detector, message: str, rule: str | None = None) -> None:
+        self.program.differences.append(Difference(detector, message, rule))
+
+
+def _frozen(snapshot: Snapshot) -> Snapshot:
+    return {name: frozen(pool) for name, pool in snapshot.items()}
+
+
+def difference_of(one: Snapshot, other: Snapshot) -> str | None:
+    """The first field in which two snapshots differ, in words."""
+    if one.keys() != other.keys():
+        return f"one has the pools {sorted(one)}, the other {sorted(other)}"
+    for name in one:
+        for what in Pool.__dataclass_fields__:
+            left, right = getattr(one[name], what), getattr(other[name], what)
+            if left != right:
+                return f"{what} of {name}: {left} and {right}"
+    return None
+
+
+def run_program(
+    make_a: Side, make_b: Side, configuration: Configuration, choices: Choices, schedule: str, seed: int
+) -> Program:
+    """Generate one program and run it on both sides until they differ, or it is over."""
+    comparison = Comparison(make_a, make_b, configuration, schedule, seed)
+    generator = Generator(choices, comparison.capabilities, configuration)
+    for _ in range(choices.integer(LONGEST // 2, LONGEST)):
+        comparison.perform(generator.next(comparison.follower))
+        if not comparison.agrees:
+            break
+        live = list(comparison.follower.requests)
+        if live and "rows" in comparison.capabilities and choices.chance(READ_PERCENT):
+            comparison.read(choices.pick(live))
+    comparison.finish()
+    return comparison.program
+
+
+def configuration_for(example: int, seed: int) -> Configuration:
+    """A small pool; block size 1 and pools with and without state slots come up in turn."""
+    size = (4, 1, 3, 2, 5)[example % 5]
+    return Configuration(
+        blocks=6 + example % 4, block_size=size, max_requests=4, state_slots=(0, 4)[example // 5 % 2], seed=seed
+    )
+
+
+def programs(make_a: Side, make_b: Side, examples: int, seed: int, schedule: str) -> Iterator[Program]:
+    """Run ``examples`` programs, each under the schedule, or under every one of them for ``all``."""
+    schedules = ALL_SCHEDULES if schedule == "all" else (schedule,)
+    for example in range(examples):
+        own = seed * 1_000_003 + example
+        for name in schedules:
+            yield run_program(make_a, make_b, configuration_for(example, own), SeededChoices(own), name, own)
+
+
+# The whole comparison -----------------------------------------------------------------------------
+
+
+def diff(
+    name_a: str,
+    name_b: str,
+    *,
+    examples: int = 100,
+    seed: int = 0,
+    schedule: str = "all",
+    tick: Callable[[], None] = lambda: None,
+) -> Result:
+    """Compare two targets on ``examples`` programs; stops at the first difference and makes it short."""
+    if schedule != "all" and schedule not in ALL_SCHEDULES:
+        raise TargetError(f"unknown schedule {schedule!r}: use all, {', '.join(ALL_SCHEDULES)}")
+    make_a, make_b = side(name_a), side(name_b)
+    operations = done = 0
+    for done, program in enumerate(programs(make_a, make_b, examples, seed, schedule), 1):
+        operations += len(program.operations)
+        tick()
+        if program.differences:
+            shortest = shorten(program, make_a, make_b)
+            return Result("violated", done, operations, finding_of(shortest, f"{name_a} and {name_b}"))
+    return Result("certified", done, operations, None)
+
+
+def shorten(program: Program, make_a: Side, make_b: Side) -> Program:
+    """Drop operations one by one while the same detector still fires."""
+    best = program
+    detector = program.differences[0].detector
+    index = len(best.operations) - 1
+    while index >= 0:
+        fewer = [*best.operations[:index], *best.operations[index + 1 :]]
+        tried = replay(fewer, best, make_a, make_b)
+        if tried is not None and detector in tried.detectors:
+            best = tried
+            index = min(index, len(best.operations))
+        index -= 1
+    return best
+
+
+def replay(operations: Sequence[Operation], like: Program, make_a: Side, make_b: Side) -> Program | None:
+    """Run given operations; those that are not legal any more are left out.  ``None`` if a side refuses to run."""
+    comparison = Comparison(make_a, make_b, like.configuration, like.schedule, like.seed)
+    for operation in operations:
+        if comparison.follower.illegal(operation):
+            continue
+        try:
+            comparison.perform(operation)
+        except Exception:
+            return None
+        if not comparison.agrees:
+            break
+    else:
+        for request in comparison.follower.requests:
+            if "rows" in comparison.capabilities:
+                comparison.read(request)
+    comparison.finish()
+    return comparison.program
+
+
+def finding_of(program: Program, target: str) -> Finding:
+    """The first difference as a finding."""
+    first = program.differences[0]
+    steps = tuple(
+        Step(operation, answer_text(reply))
+        for operation, reply in zip(program.operations, program.replies, strict=True)
+    )
+    kind = {"state": "differs", "bytes": "wrong_rows", "raises": "raises", "race": "rule", "ticket": "rule"}
+    return Finding(
+        rule=first.rule,
+        kind=kind[first.detector],
+        message=f"{first.message} (schedule {program.schedule}, seed {program.seed})",
+        length=length(program.operations),
+        target=target,
+        configuration=program.configuration,
+        steps=steps,
+    )
+
+
+def refused(reply: object) -> bool:
+    """Did the operation change nothing?"""
+    return isinstance(reply, Reply) and reply.answer is not Answer.OK
