@@ -142,10 +142,19 @@ class Engine:
         request = self.request(name)
         if added < 0 or drafts < 0:
             raise WrongAmount("added tokens or drafts", min(added, drafts))
-        length = request.length + added
+        before = request.length, request.drafts
+        request.length += added
         # Rows that are committed already stay covered, even when the history does not name them yet.
-        drafts = max(drafts, request.num_tokens - length)
-        need = -(-(length + request.inflight + drafts) // self.block_size)
+        request.drafts = max(drafts, request.num_tokens - request.length)
+        answer = self.resize(name)
+        if answer is not OK:
+            request.length, request.drafts = before
+        return answer
+
+    def resize(self, name: str) -> Answer:
+        """Bring the table to its need: grow it, or release the surplus at once (chapter, 4.3.4)."""
+        request = self.request(name)
+        need = request.need(self.block_size)
         missing = need - len(request.table)
         if missing > 0:
             answer = self.blocks.answer(missing, len(request.table))
@@ -154,8 +163,6 @@ class Engine:
             request.grow(self._allocate(missing))
         elif missing < 0:
             self._shrink(request, need)
-        request.length = length
-        request.drafts = drafts
         return OK
 
     # Fork -----------------------------------------------------------------------------------------
@@ -173,11 +180,11 @@ class Engine:
         length = rows if length is None else length
         if length < rows:
             raise WrongAmount("length beyond the shared rows", length - rows)
-        _, fresh, _ = self._cut(rows, length)
+        _, fresh, _ = self._cut(self.fork_path, rows, length)
         answer = self._joint(self.blocks.answer(fresh, len(owner.table)), kept_slots=1)
         if answer is OK:
             self.share(parent, child, rows, length)
-            self.separate(child)
+            self.separate(child, self.fork_path)
         return answer
 
     def share(self, parent: str, child: str, rows: int, length: int) -> None:
@@ -192,21 +199,23 @@ class Engine:
             self.slots.pin((owner.slot,))
         self.requests[child] = Request(child, length, table, owner.slot, rows)
 
-    def separate(self, child: str) -> None:
+    def separate(self, child: str, path: ForkPath) -> None:
         """Second half: a private slot and private blocks for all that the child will write.
+
+        The caller has asked for them: one slot, and on the decode path one block.
 
         The pins on what it does not keep become the sources of queued copies.
         """
         request = self.requests[child]
         table = request.table
-        keep, fresh, copied_rows = self._cut(request.num_tokens, request.length)
+        keep, fresh, copied_rows = self._cut(path, request.num_tokens, request.length)
         self._clone_slot(request)
         private = self._allocate(fresh)
         later = keep
         if copied_rows:
             self._record(BLOCKS, table[keep], private[0], copied_rows)
             later += 1
-        if self.fork_path == "chapter":
+        if path == "chapter":
             self.blocks.release(table[later:])
         else:
             for block in table[later:]:
@@ -220,10 +229,10 @@ class Engine:
             self._record(SLOTS, request.slot, slot, 0)
             request.slot = slot
 
-    def _cut(self, rows: int, length: int) -> tuple[int, int, int]:
+    def _cut(self, path: ForkPath, rows: int, length: int) -> tuple[int, int, int]:
         """(blocks shared, blocks taken fresh, rows copied into the first fresh one) of a fork at ``rows``."""
         size = self.block_size
-        if self.fork_path == "decode":
+        if path == "decode":
             keep = -(-rows // size) - 1
             return keep, 1, rows - keep * size
         keep = rows // size
@@ -299,9 +308,7 @@ class Engine:
             request.advance(rows - request.num_tokens)
         request.commit(rows - request.previous)
         request.drafts = max(0, rows - request.length)
-        need = request.need(self.block_size)
-        if need < len(request.table):
-            self._shrink(request, need)
+        self.resize(name)
 
     def check_commit(self, name: str, rows: int) -> None:
         """Raise what :meth:`commit` would raise, change nothing."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from .cache import CachingPool
 from .device import Row
-from .engine import Engine, QueuedCopy
+from .engine import Engine, ForkPath, QueuedCopy
 from .interface import BLOCKS, Answer, Configuration, Destination, Factory, Reason
 from .pool import LATER, NEVER, BlockPool, ReleaseOrder
 from .records import Handle, Records
@@ -80,8 +80,8 @@ class DestinationUnpinned(Engine):
 class SharePartialTail(Engine):
     """A fork shares the partly filled last block as if it were complete."""
 
-    def _cut(self, rows: int, length: int) -> tuple[int, int, int]:
-        del length
+    def _cut(self, path: ForkPath, rows: int, length: int) -> tuple[int, int, int]:
+        del path, length
         return -(-rows // self.block_size), 0, 0
 
 
