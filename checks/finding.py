@@ -7,7 +7,7 @@ and as a regression test.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvproof.checks.operations import Operation
@@ -62,6 +62,10 @@ class Finding:
     def operations(self) -> tuple[Operation, ...]:
         """The operations up to the breach."""
         return tuple(step.operation for step in self.steps)
+
+    def saved(self, file: str) -> Finding:
+        """The same finding, knowing the file that its run was saved to."""
+        return replace(self, trace=file)
 
     def full_message(self) -> str:
         """The breach in one sentence, and what it leads to."""

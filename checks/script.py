@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kvproof.checks.follow import Follower
-from kvproof.checks.generate import offered
+from kvproof.checks.generate import NEEDS, offered
 from kvproof.checks.harness import Breach, Lockstep, Violation
 from kvproof.checks.operations import Operation, length
 from kvproof.model.interface import Configuration, Factory, Snapshot
@@ -160,6 +160,15 @@ class Stage:
         """The target in lockstep; only while nothing broke at the start."""
         assert self._lockstep is not None
         return self._lockstep
+
+    def refuses(self, line: Line) -> str | None:
+        """Why the line, as it stands, may not be performed now; None when it may."""
+        operation = _concrete(line.operation, self._values)
+        if operation is None:
+            return "it names queued work or a record that nothing made"
+        if not offered(operation.op, self.lockstep.capabilities):
+            return f"the target lacks the capability {NEEDS[operation.op]}"
+        return self.lockstep.follower.illegal(operation)
 
     def perform(self, line: Line) -> bool:
         """Perform one line; False when it was skipped as illegal.  A breach is kept in ``run.breach``."""
