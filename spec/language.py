@@ -378,7 +378,7 @@ class Vocabulary:
 
     def state(self, name: str = "s") -> State:
         """A state in which nothing has been updated; ``name`` tells several states apart."""
-        return State(name, {n: _Base(name, relation) for n, relation in self.relations.items()})
+        return State(name, {n: Unchanged(name, relation) for n, relation in self.relations.items()})
 
 
 Row = tuple["Variable | EllipsisType", ...]
@@ -427,7 +427,9 @@ class Updated:
         return _Set(self, tuple(row), number_of(value))  # type: ignore[arg-type]
 
 
-class _Base(Updated):
+class Unchanged(Updated):
+    """A relation as it is in a state, without any update."""
+
     def __init__(self, state: str, relation: Relation) -> None:
         super().__init__(relation)
         self.state = state
@@ -520,15 +522,20 @@ def measure(name: str, *sorts: Sort, doc: str, fixed: bool = False) -> Relation:
     return Relation(name, sorts, doc, numeric=True, fixed=fixed)
 
 
-def bound_variables(body: Callable[..., Any]) -> tuple[Variable, ...]:
-    """Fresh variables for the parameters of ``body``: sorts by annotation, else by name."""
+def bound_variables(body: Callable[..., Any], skip: int = 0) -> tuple[Variable, ...]:
+    """Fresh variables for the parameters of ``body`` after the first ``skip``; sorts by their names."""
     found = []
-    for name, parameter in inspect.signature(body).parameters.items():
-        kind = parameter.annotation if isinstance(parameter.annotation, str) else name.rsplit("_", 1)[-1]
-        if kind.lower() not in _SORTS:
+    for name in list(inspect.signature(body).parameters)[skip:]:
+        kind = name.rsplit("_", 1)[-1]
+        if kind not in _SORTS:
             raise SpecError(f"the variable {name} has no sort: its last word must be one of {sorted(_SORTS)}")
-        found.append(Variable(name, _SORTS[kind.lower()]))
+        found.append(Variable(name, _SORTS[kind]))
     return tuple(found)
+
+
+def fresh_variables(sorts: Sequence[Sort]) -> tuple[Variable, ...]:
+    """New variables, one for each sort (for readings that ask for every tuple of a relation)."""
+    return tuple(Variable(sort.name, sort) for sort in sorts)
 
 
 @dataclass(frozen=True)
