@@ -94,7 +94,7 @@ class Device:
         self._queues: dict[str, deque[Work]] = {stream: deque() for stream in streams}
         self._ran: dict[str, int] = dict.fromkeys(self._queues, 0)
 
-    # The host queues --------------------------------------------------------------------------------
+    # The host queues ------------------------------------------------------------------------------
 
     def move(self, stream: str, pairs: Sequence[tuple[Row, Row]]) -> Ticket:
         """Queue a copy of rows (source, destination)."""
@@ -113,7 +113,7 @@ class Device:
         if not self.passed(event):
             self._queue(stream, Wait(event))
 
-    # The schedule: the caller's choice -----------------------------------------------------------------
+    # The schedule: the caller's choice ------------------------------------------------------------
 
     def ready(self) -> list[str]:
         """Streams whose next piece of work can run now."""
@@ -174,7 +174,7 @@ class Device:
             twin._move(move)
         return twin.rows
 
-    # Private --------------------------------------------------------------------------------------------
+    # Private --------------------------------------------------------------------------------------
 
     def _queue(self, stream: str, work: Work) -> Ticket:
         self._queues[stream].append(work)

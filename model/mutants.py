@@ -48,7 +48,7 @@ class Mutant:
         return allocator
 
 
-# Copies and forks ---------------------------------------------------------------------------------------
+# Copies and forks ---------------------------------------------------------------------------------
 
 
 class EarlyRelease(Engine):
@@ -101,7 +101,7 @@ class CopyDropped(Worker):
         return []
 
 
-# Owner counts and the free list ---------------------------------------------------------------------------
+# Owner counts and the free list -------------------------------------------------------------------
 
 
 class FinishFreesShared(Engine):
@@ -201,7 +201,7 @@ class IssueBlockZero(Engine):
     cache_type = _IssueZero
 
 
-# Lengths and counts of rows --------------------------------------------------------------------------------
+# Lengths and counts of rows -----------------------------------------------------------------------
 
 
 class TableTooShort(Engine):
@@ -233,7 +233,7 @@ class CommitAdds(Engine):
             request.num_tokens = min(optimistic + accepted, len(request.table) * self.block_size)
 
 
-# Answers ------------------------------------------------------------------------------------------------------
+# Answers ------------------------------------------------------------------------------------------
 
 
 class _LaterForNever(CachingPool):
@@ -262,7 +262,7 @@ class NeverForLater(Engine):
     cache_type = _NeverForLater
 
 
-# Prefix cache and records -----------------------------------------------------------------------------------------
+# Prefix cache and records -------------------------------------------------------------------------
 
 
 class _StaleKey(CachingPool):

@@ -45,7 +45,7 @@ class BlockPool:
         self._counts: dict[int, int] = {}  # owned blocks only: a block that is missing here has no owner
         self._retire: Callable[[int], None] = self._free.append  # where a block goes when its last owner left
 
-    # What can be observed -----------------------------------------------------------------------
+    # What can be observed -------------------------------------------------------------------------
 
     @property
     def reverses(self) -> bool:
@@ -81,7 +81,7 @@ class BlockPool:
             return NEVER
         return OK if wanted <= len(self._free) else LATER
 
-    # The three changes --------------------------------------------------------------------------
+    # The three changes ----------------------------------------------------------------------------
 
     def allocate(self, wanted: int) -> list[int]:
         """Take ``wanted`` blocks from the front of the free list; each has one owner."""
@@ -126,7 +126,7 @@ class BlockPool:
                 self._undo_release(block)
             raise self._misuse(ordered[done], DoubleRelease) from None
 
-    # Private ------------------------------------------------------------------------------------
+    # Private --------------------------------------------------------------------------------------
 
     def _undo_release(self, block: int) -> None:
         """Take back the most recent release of ``block``."""

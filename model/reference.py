@@ -98,7 +98,7 @@ class ReferenceAllocator:
         )
         self._usable = frozenset(range(1, configuration.blocks + 1))
 
-    # The minimum --------------------------------------------------------------------------------------
+    # The minimum ----------------------------------------------------------------------------------
 
     def admit(self, request: str, tokens: Sequence[int]) -> Reply:
         """Reserve the whole prompt.  A full hit still leaves the last token to compute, as a step needs one."""
@@ -170,7 +170,7 @@ class ReferenceAllocator:
             )
         return pools
 
-    # Forks and copies ---------------------------------------------------------------------------------
+    # Forks and copies -----------------------------------------------------------------------------
 
     def fork(self, parent: str, child: str, rows: int) -> Reply:
         """The child shares complete blocks; what it will write is copied."""
@@ -209,7 +209,7 @@ class ReferenceAllocator:
         self.steps[self.engine.tickets] = request, self.worker.step(owner, self.contents[request], owner.reserved)
         return self.engine.tickets
 
-    # Counting and reading rows ------------------------------------------------------------------------
+    # Counting and reading rows --------------------------------------------------------------------
 
     def advance(self, request: str, rows: int) -> None:
         """A step evaluated ``rows`` more positions, drafts among them."""
@@ -223,7 +223,7 @@ class ReferenceAllocator:
         recorded = [copy for copy in self.engine.copies.values() if not copy.submitted]
         return [stamp.token for stamp in self.worker.read(owner, owner.num_tokens, recorded)]
 
-    # Other owners -------------------------------------------------------------------------------------
+    # Other owners ---------------------------------------------------------------------------------
 
     def pin(self, request: str, name: str) -> Reply:
         """One more owner by name."""
@@ -247,7 +247,7 @@ class ReferenceAllocator:
         """Drop cached contents, longest unused first."""
         return len(self.engine.evict(blocks))
 
-    # Records ------------------------------------------------------------------------------------------
+    # Records --------------------------------------------------------------------------------------
 
     def take(self, request: str, value: Any) -> int:
         """Build an output record."""
@@ -266,7 +266,7 @@ class ReferenceAllocator:
         self.records.recycle([handle for _, handle in self.handles.values()])
         self.handles.clear()
 
-    # Misuse -------------------------------------------------------------------------------------------
+    # Misuse ---------------------------------------------------------------------------------------
 
     def probe(self, request: str, misuse: str) -> bool:
         """Try one misuse against the pool; True when it was refused."""
@@ -286,7 +286,7 @@ class ReferenceAllocator:
             return True
         return False
 
-    # Private ------------------------------------------------------------------------------------------
+    # Private --------------------------------------------------------------------------------------
 
     def _reply(self, hit_rows: int = 0, copies: Sequence[QueuedCopy] = ()) -> Reply:
         evicted = tuple(self.engine.evicted)

@@ -127,7 +127,7 @@ class Scheduler:
         """The step whose result the host has not seen."""
         self._last_inflight: dict[str, int] = {}
 
-    # What callers do ------------------------------------------------------------------------------------
+    # What callers do ------------------------------------------------------------------------------
 
     def add(self, name: str, prompt: int, most_outputs: int) -> Sequence:
         """A new request joins the waiting queue."""
@@ -154,7 +154,7 @@ class Scheduler:
             self.prompted.append(child)
         return child
 
-    # One engine step --------------------------------------------------------------------------------------
+    # One engine step ------------------------------------------------------------------------------
 
     def step(self) -> Step:
         """Plan a step, queue it, see the result of the one before, and give back what ended."""
@@ -180,7 +180,7 @@ class Scheduler:
         """Nothing is queued, running or in flight."""
         return not (self.waiting or self.prompted or self.running or self._before)
 
-    # Planning -----------------------------------------------------------------------------------------------
+    # Planning -------------------------------------------------------------------------------------
 
     def _plan(self) -> Step:
         blocks = self.engine.blocks
@@ -303,7 +303,7 @@ class Scheduler:
         self.engine.requests[sequence.name].inflight += self.drafts + 1
         self._last_inflight[sequence.name] = self.drafts + 1
 
-    # Seeing results ---------------------------------------------------------------------------------------------
+    # Seeing results -------------------------------------------------------------------------------
 
     def _process(self, step: Step) -> None:
         for sequence, queries in step.queries:
@@ -339,7 +339,7 @@ class Scheduler:
             sequence.status = Status.LENGTH_CAPPED
             self._free_draft_slot(sequence)
 
-    # Private --------------------------------------------------------------------------------------------------------
+    # Private --------------------------------------------------------------------------------------
 
     def _run(self, sequence: Sequence) -> None:
         sequence.status = Status.RUNNING

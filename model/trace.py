@@ -161,7 +161,7 @@ class Trace:
         return None if states is None or self.pools is None else _snapshot(self.pools, states)
 
 
-# Writing -------------------------------------------------------------------------------------------
+# Writing ------------------------------------------------------------------------------------------
 
 
 def dumps(trace: Trace) -> str:
@@ -186,7 +186,7 @@ def write_trace(path: Path | str, trace: Trace) -> None:
     Path(path).write_text(dumps(trace), encoding="utf-8")
 
 
-# Reading -------------------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -269,7 +269,7 @@ def _checked_operation(value: Any, pools: Mapping[str, Any] | None) -> Operation
     return Operation(op, request, value["args"], value["answer"], value["effects"])
 
 
-# Snapshots in traces -------------------------------------------------------------------------------
+# Snapshots in traces ------------------------------------------------------------------------------
 
 
 def pools_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def _plain_key(key: Hashable) -> Hashable:
     return key if isinstance(key, str | int) and not isinstance(key, bool) else repr(key)[:1000]
 
 
-# Recording -----------------------------------------------------------------------------------------
+# Recording ----------------------------------------------------------------------------------------
 
 
 def describe(op: str, request: str | None, args: Sequence[Any], outcome: object, after: Snapshot | None) -> Operation:
@@ -410,7 +410,7 @@ class Recorder:
         return call
 
 
-# Playing back --------------------------------------------------------------------------------------
+# Playing back -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

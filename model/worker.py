@@ -63,7 +63,7 @@ class Worker:
         self.copies: dict[int, tuple[QueuedCopy, Ticket]] = {}
         """Copies that are queued and not observed, with their events."""
 
-    # Copies -----------------------------------------------------------------------------------------
+    # Copies ---------------------------------------------------------------------------------------
 
     def submit(self, copy: QueuedCopy) -> None:
         """Queue one recorded copy, behind all steps queued so far.  Without destination it is only an event."""
@@ -91,7 +91,7 @@ class Worker:
             if (copy.destination in request.table if copy.pool == BLOCKS else copy.destination == request.slot)
         ]
 
-    # Steps ------------------------------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     def step(self, request: Request, contents: Contents, upto: int) -> Ticket:
         """Queue the step that writes the rows from ``contents.written`` up to position ``upto``."""
@@ -122,13 +122,15 @@ class Worker:
             self.device.rows[Row(BLOCKS, *request.row(position, self.block_size))] = stamp
         contents.written = max(contents.written, upto)
 
-    # Reading back -----------------------------------------------------------------------------------
+    # Reading back ---------------------------------------------------------------------------------
 
-    def read(self, request: Request, rows: int, recorded: Iterable[QueuedCopy] = ()) -> list[Stamp]:
+    def read(self, request: Request, rows: int, recorded: Sequence[QueuedCopy] = ()) -> list[Stamp]:
         """The first ``rows`` rows as a step queued now would read them.  Runs nothing.
 
-        ``recorded``: copies that are not submitted yet and would go ahead of that step.
+        ``recorded``: copies that are not submitted yet and would go ahead of that step, behind all
+        that are.
         """
-        memory = self.device.preview(self.filling(request), [self.pairs(copy) for copy in recorded])
+        events = [self.device.record(COPY)] if recorded else self.filling(request)
+        memory = self.device.preview(events, [self.pairs(copy) for copy in recorded])
         size, table = self.block_size, request.table
         return [memory.get(Row(BLOCKS, table[p // size], p % size), UNWRITTEN) for p in range(rows)]
