@@ -92,7 +92,7 @@ def test_forward_order_reissues_the_first_block_of_the_ended_request_first() -> 
 
 @pytest.mark.parametrize(("order", "hit_rows"), [("reverse", 8), ("forward", 0)])
 def test_reverse_order_keeps_the_beginning_of_a_prefix_longer(order, hit_rows) -> None:  # type: ignore[no-untyped-def]
-    """The hypothesis of the page: what is released first is reissued first, and a prefix is only as good as its root."""
+    """What is released first is reissued first, and a cached prefix is only as good as its beginning."""
     a = ReferenceAllocator(Configuration(blocks=7, block_size=4), release_order=order)
     a.admit("A", range(13))
     a.commit("A", 13)
