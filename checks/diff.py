@@ -12,16 +12,14 @@ sanitizer, whose reports count as differences: the reference has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
 
 from kvproof.model.interface import (
     Allocator,
-    Answer,
     Configuration,
     Factory,
     Pool,
-    Reply,
     Snapshot,
     capabilities_of,
     declaration_of,
@@ -183,13 +181,13 @@ class Comparison:
             self._differ("raises", f"reading {request}: {type(error).__name__}: {error}")
 
     def finish(self) -> None:
-        """The program is over: let everything run, look at the readings, and ask the sanitizer."""
+        """The program is over: ask the sanitizer, which names a rule; then let everything run, and look."""
+        for report in getattr(self.b, "reports", ()):
+            self._differ("ticket" if report.kind == "early-release" else "race", str(report), report.rule)
         try:
             self._look()
         except Exception as error:
             self._differ("raises", f"at the end: {type(error).__name__}: {error}")
-        for report in getattr(self.b, "reports", ()):
-            self._differ("ticket" if report.kind == "early-release" else "race", str(report), report.rule)
 
     def _look(self) -> None:
         if hasattr(self.b, "close"):
@@ -281,29 +279,69 @@ def diff(
     return Result("certified", done, operations, None)
 
 
+SHORTENING_RUNS = 600
+"""Runs that making one program short may take."""
+
+
 def shorten(program: Program, make_a: Side, make_b: Side) -> Program:
-    """Drop operations one by one while the same detector still fires."""
-    best = program
+    """Drop operations and shorten prompts while the same detector still fires."""
     detector = program.differences[0].detector
-    index = len(best.operations) - 1
-    while index >= 0:
-        fewer = [*best.operations[:index], *best.operations[index + 1 :]]
-        tried = replay(fewer, best, make_a, make_b)
-        if tried is not None and detector in tried.detectors:
-            best = tried
-            index = min(index, len(best.operations))
-        index -= 1
+    best, runs, changed = program, 0, True
+    while changed:
+        changed = False
+        for candidate in _simpler(best.operations):
+            runs += 1
+            if runs > SHORTENING_RUNS:
+                return best
+            tried = replay(candidate, best, make_a, make_b)
+            if tried is not None and detector in tried.detectors and _size(tried) < _size(best):
+                best, changed = tried, True
+                break
     return best
 
 
+def _size(program: Program) -> tuple[int, int, int]:
+    operations = program.operations
+    tokens = sum(len(operation.args.get("tokens", ())) + operation.args.get("drafts", 0) for operation in operations)
+    return length(operations), len(operations), tokens
+
+
+def _simpler(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
+    """The program without one operation, without two neighbours, or with fewer tokens in one."""
+    for index in reversed(range(len(operations))):
+        yield [*operations[:index], *operations[index + 1 :]]
+    for index in reversed(range(len(operations) - 1)):
+        yield [*operations[:index], *operations[index + 2 :]]
+    for index, operation in enumerate(operations):
+        tokens = operation.args.get("tokens", ())
+        for fewer in {len(tokens) // 2, len(tokens) - 1} if len(tokens) > 1 else ():
+            shorter = replace(operation, args={**operation.args, "tokens": tokens[:fewer]})
+            yield [*operations[:index], shorter, *operations[index + 1 :]]
+
+
+def _fitted(operation: Operation, now: Follower) -> Operation:
+    """The operation with its number of rows moved to what is possible now: a shortened program needs that."""
+    live = now.requests.get(operation.request) if operation.request is not None else None
+    if live is None or "rows" not in operation.args:
+        return operation
+    if operation.op == "commit":
+        least, most = live.committed, live.committed + (live.optimistic or live.in_flight)
+    elif operation.op == "fork":
+        least, most = (live.committed if "slots" in now.capabilities else 1), live.committed
+    else:
+        least, most = 1, live.in_flight
+    return replace(operation, args={**operation.args, "rows": min(max(operation.args["rows"], least), most)})
+
+
 def replay(operations: Sequence[Operation], like: Program, make_a: Side, make_b: Side) -> Program | None:
-    """Run given operations; those that are not legal any more are left out.  ``None`` if a side refuses to run."""
+    """Run given operations; those that are not legal any more are left out.  ``None`` if side A refuses to run."""
     comparison = Comparison(make_a, make_b, like.configuration, like.schedule, like.seed)
     for operation in operations:
-        if comparison.follower.illegal(operation):
+        fitted = _fitted(operation, comparison.follower)
+        if comparison.follower.illegal(fitted):
             continue
         try:
-            comparison.perform(operation)
+            comparison.perform(fitted)
         except Exception:
             return None
         if not comparison.agrees:
@@ -334,7 +372,3 @@ def finding_of(program: Program, target: str) -> Finding:
         steps=steps,
     )
 
-
-def refused(reply: object) -> bool:
-    """Did the operation change nothing?"""
-    return isinstance(reply, Reply) and reply.answer is not Answer.OK
