@@ -175,7 +175,7 @@ def _coverage(result: Result) -> Table:
         table.add_column(column, justify="left" if column == "what" else "right")
     for what, count in result.promised.items():
         table.add_row(what, f"{count:,}", f"{result.reached.get(what, 0):,}")
-    for line in result.missing:
+    for line in () if result.findings else result.missing:
         table.add_row(Text(f"missing: {line}", style="yellow"), "", "")
     if result.driven:
         events = ", ".join(f"{what} {count}" for what, count in sorted(result.driven.items()))

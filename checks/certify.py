@@ -55,11 +55,11 @@ QUICK_LIMIT = 1.0
 class Plan:
     """What a run promises.  The default takes about half a minute for the model."""
 
-    examples: int = 30
+    examples: int = 25
     """Hypothesis runs for each small pool."""
     steps: int = 60
     """Operations of one run at most."""
-    pairs: int = 2
+    pairs: int = 6
     """Runs for each small pool that are compared on two instances."""
     rows: int = 700
     """Workload rows, or all of them if there are fewer."""

@@ -168,7 +168,7 @@ def certify(
     ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Workload rows that the run promises (default 700).")] = None,
     examples: Annotated[
-        int | None, typer.Option(min=1, help="Hypothesis runs for each small pool (default 30).")
+        int | None, typer.Option(min=1, help="Hypothesis runs for each small pool (default 25).")
     ] = None,
     operations: Annotated[
         int | None, typer.Option(min=1, help="Checked operations that the run promises (default 20000).")
@@ -272,7 +272,7 @@ def targets(json_output: Json = False) -> None:
         capabilities = "as reference" if row.rule else ", ".join(row.capabilities)
         table.add_row(row.name, "yes" if row.available else "no", about, capabilities)
     _out.print(table)
-    _out.print("\nYour own: kvproof certify package.module:factory (factory(configuration) -> allocator).", markup=False)
+    _out.print("\nYour own: kvproof certify package.module:factory (it takes a Configuration).", markup=False)
 
 
 @app.command()

@@ -68,21 +68,21 @@ class SeededChoices:
 
 
 WEIGHTS: Mapping[str, int] = {
-    "admit": 8,
-    "commit": 8,
-    "fork": 6,
-    "release": 5,
-    "extend": 8,
-    "complete": 5,
-    "advance": 3,
-    "pin": 2,
-    "unpin": 2,
-    "submit": 4,
-    "hold": 2,
-    "ack": 2,
-    "evict": 1,
-    "take": 1,
-    "clone": 1,
+    "admit": 16,
+    "commit": 20,
+    "fork": 16,
+    "release": 10,
+    "extend": 16,
+    "complete": 8,
+    "advance": 6,
+    "pin": 3,
+    "unpin": 3,
+    "submit": 10,
+    "hold": 3,
+    "ack": 3,
+    "evict": 2,
+    "take": 2,
+    "clone": 2,
     "recycle": 1,
     "probe": 1,
 }
@@ -146,7 +146,9 @@ class Generator:
         self.streams = 0
         self.names = 0
         self.prompts: list[tuple[int, ...]] = []
-        """Histories that a later prompt may begin like."""
+        """Prompts that a later one may begin like."""
+        self.done: list[tuple[int, ...]] = []
+        """Committed prefixes that a later prompt may begin like: these can be hit."""
         self.base: dict[str, int] = {}
         """Token that position 0 of a request's own stream has."""
         self.mix = {
@@ -177,12 +179,14 @@ class Generator:
     def next(self, now: Follower) -> Operation:
         """One operation that is legal now."""
         free = issuable(now)
-        possible = [op for op, weight in self.mix.items() if weight and self._possible(op, now)]
+        possible = {op: weight for op, weight in self.mix.items() if weight and self._possible(op, now)}
+        if free == 0 and "admit" in possible:
+            possible["admit"] = max(1, possible["admit"] // 8)  # it will be refused: now and then is enough
         operation = None
         if possible:
-            dice = self.choices.integer(0, sum(self.mix[op] for op in possible) - 1)
-            for op in possible:
-                dice -= self.mix[op]
+            dice = self.choices.integer(0, sum(possible.values()) - 1)
+            for op, weight in possible.items():
+                dice -= weight
                 if dice < 0:
                     operation = self._makers[op](now, free)
                     break
@@ -236,12 +240,16 @@ class Generator:
     def _extend(self, now: Follower, free: int) -> Operation:
         name = self.choices.pick([n for n, x in now.requests.items() if _extends(x)])
         live, size = now.requests[name], self.configuration.block_size
-        most = free * size + size
-        count = self.choices.pick((1, 0, 1, 2, size, size + 1, self.choices.integer(0, most)))
+        count = self._some((1, 1, 1, 1, 2, 0, size, size + 1), free * size + size)
         drafts = 0
         if "drafts" in self.capabilities and not live.steps:
-            drafts = self.choices.pick((0, 0, 1, 2, size, self.choices.integer(0, 2 * size)))
-        count = max(count, live.unnamed, 0 if drafts else 1)
+            drafts = self._some((0, 0, 0, 1, 2, size, size + 1), 2 * size)
+        least = max(live.unnamed, 0 if drafts else 1)
+        room = len(live.table) * size - live.reserved + free * size
+        if count + drafts > room and self.choices.chance(75):  # most refusals teach nothing new
+            drafts, least = 0, max(live.unnamed, 1)
+            count = min(count, room)
+        count = max(count, least)
         return Operation("extend", name, {"tokens": self._more(name, live.tokens, count), "drafts": drafts})
 
     def _commit(self, now: Follower, free: int) -> Operation:
@@ -251,7 +259,8 @@ class Generator:
         least, most = live.committed, live.committed + (live.optimistic or live.in_flight)
         history = min(max(least, len(live.tokens)), most)
         rows = self.choices.pick((history, most, self.choices.integer(least, most), self._near_block(least, most)))
-        self.prompts.append(tuple(live.tokens[:rows]))
+        if rows >= self.configuration.block_size:
+            self.done.append(tuple(live.tokens[:rows]))
         return Operation("commit", name, {"rows": rows})
 
     def _advance(self, now: Follower, free: int) -> Operation:
@@ -334,6 +343,11 @@ class Generator:
         self.names += 1
         return name_of(self.names - 1)
 
+    def _some(self, usual: Sequence[int], most: int) -> int:
+        """One of the usual numbers, or anything up to ``most``."""
+        index = self.choices.integer(0, len(usual))
+        return usual[index] if index < len(usual) else self.choices.integer(0, most)
+
     def _length(self, free: int) -> int:
         """A prompt length; the simplest is two blocks and a half, as in the chapter."""
         size, usable = self.configuration.block_size, self.configuration.blocks
@@ -366,7 +380,8 @@ class Generator:
         self.streams += 1
         shared: tuple[int, ...] = ()
         if self.prompts and self.choices.chance(45):
-            earlier = self.choices.pick(self.prompts[-8:])
+            known = self.done if self.done and self.choices.chance(75) else self.prompts
+            earlier = known[-1 - self.choices.integer(0, min(7, len(known) - 1))]
             size = self.configuration.block_size
             whole = self.choices.chance(60)
             keep = len(earlier) if whole else self.choices.integer(0, len(earlier))

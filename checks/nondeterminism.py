@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from kvproof.checks.finding import answer_text
 from kvproof.checks.generate import SeededChoices
 from kvproof.checks.harness import Breach
-from kvproof.checks.script import Line, Run, Seen, Stage
+from kvproof.checks.script import Line, Run, Seen, Stage, record
 from kvproof.checks.stateful import Outcome, one_run
-from kvproof.model.interface import Configuration, Factory, Pool, Snapshot
+from kvproof.model.interface import Configuration, Factory, Reply
 
 TRIES = 4
 """How often a shorter run may be compared before it counts as alike."""
@@ -20,25 +21,29 @@ def compare(
     factory: Factory, configuration: Configuration, *, seed: int, most: int, call_limit: float, outcome: Outcome
 ) -> Run | None:
     """One seeded run, performed again on a second instance; a run with a breach, or None."""
-    lines: list[Line] = []
+    seen: list[Seen] = []
     first = one_run(
-        factory,
-        configuration,
-        SeededChoices(seed),
-        most,
-        call_limit=call_limit,
-        outcome=outcome,
-        keep=lines,
+        factory, configuration, SeededChoices(seed), most, call_limit=call_limit, outcome=outcome, seen=seen
     )
     if first is not None:
         return first
-    one, two = _perform(factory, configuration, lines, call_limit), _perform(factory, configuration, lines, call_limit)
-    at = _first_difference(one.seen, two.seen)
-    if at is None and one.run.breach is None:
-        return None
+    lines = list(record([one.operation for one in seen], [_made(one) for one in seen]))
+    second = _perform(factory, configuration, lines, call_limit)
+    if second.run.breach is None:
+        outcome.add(second.lockstep)
+    at = _first_difference(seen, second.seen)
     if at is None:
-        return difference_run(Run(configuration, lines=lines), one.run)[0]
-    return _shortened(factory, configuration, one, two, at, call_limit)
+        return None
+    return _shortened(factory, configuration, lines[: at + 1], call_limit) or _run(
+        configuration, lines, seen, second.seen, at
+    )
+
+
+def _made(seen: Seen) -> list[int]:
+    """Tickets and addresses that the operation made."""
+    if isinstance(seen.outcome, Reply):
+        return [copy.ticket for copy in seen.outcome.copies]
+    return [seen.outcome] if seen.operation.op in ("submit", "take") and isinstance(seen.outcome, int) else []
 
 
 def _perform(factory: Factory, configuration: Configuration, lines: list[Line], call_limit: float) -> Stage:
@@ -53,7 +58,7 @@ def _perform(factory: Factory, configuration: Configuration, lines: list[Line], 
     return stage
 
 
-def _first_difference(one: list[Seen], two: list[Seen]) -> int | None:
+def _first_difference(one: Sequence[Seen], two: Sequence[Seen]) -> int | None:
     for at, (a, b) in enumerate(zip(one, two, strict=False)):
         if _told(a) != _told(b):
             return at
@@ -62,46 +67,49 @@ def _first_difference(one: list[Seen], two: list[Seen]) -> int | None:
 
 def _told(seen: Seen) -> tuple[Any, ...]:
     outcome = repr(seen.outcome) if isinstance(seen.outcome, BaseException) else seen.outcome
-    return seen.operation, outcome, None if seen.snapshot is None else _compared(seen.snapshot)
-
-
-def _compared(snapshot: Snapshot) -> dict[str, Pool]:
-    return dict(snapshot)
+    return seen.operation.op, outcome, seen.snapshot
 
 
 def _shortened(
-    factory: Factory, configuration: Configuration, one: Stage, two: Stage, at: int, call_limit: float
-) -> Run:
-    """Drop lines as long as two instances still differ now and then."""
-    best, lines = (one, two, at), one.run.lines[: at + 1]
-    index = len(lines) - 1
+    factory: Factory, configuration: Configuration, lines: list[Line], call_limit: float
+) -> Run | None:
+    """Drop lines as long as two instances still differ now and then; None when they do not differ again."""
+    best = _differs(factory, configuration, lines, call_limit)
+    if best is None:
+        return None
+    index = len(best.lines) - 1
     while index >= 0:
-        shorter = lines[:index] + lines[index + 1 :]
-        for _ in range(TRIES):
-            a, b = (_perform(factory, configuration, shorter, call_limit) for _ in range(2))
-            differs = _first_difference(a.seen, b.seen)
-            if differs is not None:
-                best, lines = (a, b, differs), a.run.lines[: differs + 1]
-                break
-        index = min(index, len(lines)) - 1
-    return _run(configuration, *best)
+        shorter = _differs(factory, configuration, best.lines[:index] + best.lines[index + 1 :], call_limit)
+        if shorter is not None:
+            best = shorter
+        index = min(index, len(best.lines)) - 1
+    return best
 
 
-def _run(configuration: Configuration, one: Stage, two: Stage, at: int) -> Run:
-    a, b = one.seen[at] if at < len(one.seen) else None, two.seen[at] if at < len(two.seen) else None
-    operations = one.run.operations[: at + 1]
+def _differs(factory: Factory, configuration: Configuration, lines: list[Line], call_limit: float) -> Run | None:
+    for _ in range(TRIES):
+        one, two = (_perform(factory, configuration, lines, call_limit) for _ in range(2))
+        at = _first_difference(one.seen, two.seen)
+        if at is not None:
+            return _run(configuration, one.run.lines, one.seen, two.seen, at)
+    return None
+
+
+def _run(configuration: Configuration, lines: list[Line], one: list[Seen], two: list[Seen], at: int) -> Run:
+    a, b = (seen[at] if at < len(seen) else None for seen in (one, two))
     what = a or b
     assert what is not None
-    message = (
-        f"two fresh instances differ: {what.operation} was answered {_short(a)} by one and {_short(b)} by the other"
-    )
     if a is not None and b is not None and a.outcome == b.outcome:
         message = f"two fresh instances differ: after {what.operation} their pools are not the same"
+    else:
+        message = (
+            f"two fresh instances differ: {what.operation} was answered {_short(a)} by one and {_short(b)} by the other"
+        )
     return Run(
         configuration,
-        lines=one.run.lines[: at + 1],
-        operations=operations,
-        replies=one.run.replies[: at + 1],
+        lines=lines[: at + 1],
+        operations=[seen.operation for seen in one[: at + 1]],
+        replies=[seen.outcome for seen in one[: at + 1]],
         breach=Breach(None, "nondeterministic", message),
     )
 

@@ -83,8 +83,9 @@ def run_again(
         for number, (line, recorded) in enumerate(zip(script_of(operations), operations, strict=True), 2):
             if stage.run.breach is not None:
                 break
-            if recorded.op in ("move",) or not hasattr(stage.lockstep.allocator, recorded.op):
-                return Replay("undetermined", target, _done(stage), note=f"line {number}: {target} has no {recorded.op}")
+            if recorded.op == "move" or not hasattr(stage.lockstep.allocator, recorded.op):
+                note = f"line {number}: {target} has no {recorded.op}"
+                return Replay("undetermined", target, _done(stage), note=note)
             if (reason := stage.refuses(line)) is not None:
                 raise ReplayError(f"line {number}: {recorded.op} may not be asked there: {reason}")
             stage.perform(line)

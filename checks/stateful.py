@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from kvproof.checks.generate import Choices, Generator, SeededChoices
 from kvproof.checks.harness import Breach, Lockstep, Violation
-from kvproof.checks.script import Line, Run, made_by, record
+from kvproof.checks.operations import Operation
+from kvproof.checks.script import Run, Seen, made_by, record
 from kvproof.model.interface import Configuration, Factory, Snapshot
 
 T = TypeVar("T")
@@ -89,16 +90,18 @@ def one_run(
     *,
     call_limit: float,
     outcome: Outcome,
-    keep: list[Line] | None = None,
+    seen: list[Seen] | None = None,
 ) -> Run | None:
     """One run of up to ``most`` operations, then everything is given back; the run if something broke.
 
-    The operations of a run that went well are added to ``keep``.
+    What was observed is added to ``seen``.
     """
     answers: list[Any] = []
 
-    def watch(_operation: object, reply: object, _snapshot: Snapshot) -> None:
+    def watch(operation: Operation, reply: object, snapshot: Snapshot) -> None:
         answers.append(reply)
+        if seen is not None:
+            seen.append(Seen(operation, reply, snapshot))
 
     try:
         lockstep = Lockstep(factory, configuration, call_limit=call_limit, watch=watch)
@@ -118,8 +121,6 @@ def one_run(
             known = set(now)
         draining = True
         planned = len(lockstep.operations)
-        if keep is not None:
-            keep.extend(record(lockstep.operations, made))
         lockstep.drain()
     except Violation as violation:
         run = broken_run(lockstep, made, answers, violation.breach)
