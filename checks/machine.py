@@ -128,7 +128,8 @@ class Machine:
             return row[0] >= self.scope.reserved_blocks
         return relation.name == "recycled"
 
-    def _reading(self) -> FiniteReading:
+    def reading(self) -> FiniteReading:
+        """A reading of formulas about the states ``s`` (cells) and ``given`` (choices)."""
         return FiniteReading(self.circuit, self.scope.sizes, self._cell)
 
     def _cell(self, state: str, relation: L.Relation, row: Tuple) -> int:
@@ -157,7 +158,7 @@ class Machine:
             for row in probe.tuples(relation.sorts):
                 self._constant[relation.name, row] = self._initial_value(relation, row)
         while True:
-            reading = self._reading()
+            reading = self.reading()
             new: set[str] = set()
             for name, step in self._steps.items():
                 for relation in self._changed(step):
@@ -229,7 +230,7 @@ class Machine:
     def _instances(self) -> Iterator[Instance]:
         position = {cell: i for i, cell in enumerate(self.cells)}
         for name, step in self._steps.items():
-            reading = self._reading()
+            reading = self.reading()
             variables = self.module.actions[name].variables
             updates = []
             for relation in self._changed(step):
@@ -276,12 +277,12 @@ class Machine:
                 if reads(clause.formula) & self.scope.without or _numeric(clause.formula):
                     self.skipped.append(f"{name}: {clause.broken}")
                     continue
-                found.append(Goal(name, clause.broken, self._reading().formula(clause.formula)))
+                found.append(Goal(name, clause.broken, self.reading().formula(clause.formula)))
         return found
 
     def node(self, formula: L.Formula) -> int:
         """The node of a closed formula about the state ``s``."""
-        return self._reading().formula(formula)
+        return self.reading().formula(formula)
 
 
 def state_clauses(module: Module, s: L.State | None = None) -> list[tuple[str, tuple[Clause, ...]]]:

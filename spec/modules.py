@@ -48,7 +48,7 @@ def all_is_free(s: State) -> Formula:
 @theorem
 def one_discipline_for_destinations(s: State) -> Formula:
     """Destinations are declared pinned, or cancelled, or ordered (neither of the two); not two at once."""
-    return ~(s.destination_pinned() & s.destination_cancelled())
+    return either(~s.destination_pinned(), ~s.destination_cancelled())
 
 
 STORAGE_MODULE = Module(

@@ -113,11 +113,14 @@ def complete(s: State, work: Variable) -> State:
     )
 
     def right(request: Variable, block: Variable, offset: Variable) -> Formula:
-        return s.fills(work, request, block, offset) & forall(
-            lambda r_block, r_offset: implies(
-                s.reads(work, r_block, r_offset),
-                s.writes(work, r_block, r_offset) | s.filled(request, r_block, r_offset),
-            )
+        return every(
+            s.fills(work, request, block, offset),
+            forall(
+                lambda r_block, r_offset: implies(
+                    s.reads(work, r_block, r_offset),
+                    s.writes(work, r_block, r_offset) | s.filled(request, r_block, r_offset),
+                )
+            ),
         )
 
     t = forget(s, lambda other_work: other_work == work)

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .language import Formula, State, Updated, Variable, Vocabulary, every, exists, forall, implies, measure, relation
+from .language import (
+    Formula,
+    State,
+    Updated,
+    Variable,
+    Vocabulary,
+    either,
+    every,
+    exists,
+    forall,
+    implies,
+    measure,
+    relation,
+)
 from .rules import has, owned
 from .state import BLOCK, EVENT, KEY, OFFSET, REQUEST, STATE, WORK
 
@@ -191,8 +204,13 @@ def waits_for_conflicts(
 
 def arrives(s: State, given: State, request: Variable, block: Variable, offset: Variable) -> Formula:
     """The row holds the request's data, or queued work that the new work waits for brings it."""
-    return s.filled(request, block, offset) | exists(
-        lambda old_work: every(s.pending(old_work), s.fills(old_work, request, block, offset), given.after(old_work))
+    return either(
+        s.filled(request, block, offset),
+        exists(
+            lambda old_work: every(
+                s.pending(old_work), s.fills(old_work, request, block, offset), given.after(old_work)
+            )
+        ),
     )
 
 

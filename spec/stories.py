@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 class Story:
     """What happens, in one sentence, as action names, and how many things it takes.
 
-    ``sizes`` are numbers of things of each sort; sorts not named have one thing.  The last ``slots``
-    blocks are state slots.
+    ``sizes`` are numbers of things of each sort; sorts not named have one thing.  The first
+    ``reserved_blocks`` blocks are reserved, the last ``slots`` are state slots.
     """
 
     about: str
@@ -23,6 +23,7 @@ class Story:
     sizes: Mapping[str, int] = field(default_factory=dict)
     declared: frozenset[str] = frozenset()
     slots: int = 0
+    reserved_blocks: int = 0
 
 
 STORIES: tuple[Story, ...] = (
@@ -73,6 +74,23 @@ STORIES: tuple[Story, ...] = (
         ("admit", "submit", "complete", "accept", "fork", "finish"),
         {"request": 2, "block": 2, "work": 2},
         frozenset({"destination_cancelled"}),
+    ),
+    Story(
+        "the source of a queued copy is freed and reissued; the new owner's step waits for the copy",
+        ("admit", "submit", "complete", "accept", "fork", "finish", "admit", "submit", "complete"),
+        {"request": 2, "block": 2, "work": 2},
+        frozenset({"stream_ordered"}),
+    ),
+    Story(
+        "a child finishes before its copy ran; the new owner of the destination writes and reads behind the copy",
+        ("admit", "submit", "complete", "accept", "fork", "finish", "admit", "submit", "submit"),
+        {"request": 2, "block": 2, "work": 3},
+    ),
+    Story(
+        "block 0 is there and nobody gets it",
+        ("admit", "finish"),
+        {"block": 2},
+        reserved_blocks=1,
     ),
     Story(
         "a holder keeps a block beyond the life of its request",

@@ -1,0 +1,151 @@
+"""No reading is vacuous: every action happens in some run, and the premise of every clause is met in one.
+
+The runs are the stories of the spec, replayed on small machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kvproof.spec import language as L
+from kvproof.spec.language import RULES
+from kvproof.spec.modules import MODULES
+from kvproof.spec.steps import Module, nothing
+from kvproof.spec.stories import RECORD_STORIES, STORIES, Story
+
+from .formulas import reads
+from .machine import Machine, Scope, state_clauses
+from .unroll import Run, follow
+
+
+@dataclass(frozen=True)
+class Vacuity:
+    """Whether one action or premise was met: ``met_by`` names the story, or is empty."""
+
+    kind: str
+    name: str
+    met_by: str
+
+    @property
+    def vacuous(self) -> bool:
+        """Nothing met it."""
+        return not self.met_by
+
+
+def machine_of(module: Module, story: Story) -> Machine:
+    """A machine large enough for a story."""
+    sizes = {**dict.fromkeys(module.states.sorts, 1), **story.sizes}
+    actions = tuple(dict.fromkeys(story.actions))
+    return Machine(
+        module,
+        Scope(
+            sizes,
+            declared=story.declared,
+            slots=story.slots,
+            reserved_blocks=story.reserved_blocks,
+            actions=actions,
+        ),
+    )
+
+
+def premise_of(formula: L.Formula) -> L.Formula:
+    """What must be there for a clause to say anything: of ``forall x: p -> q``, that some ``x`` has ``p``."""
+    if isinstance(formula, L.ForAll):
+        return L.Exists(formula.variables, premise_of(formula.body))
+    if isinstance(formula, L.Or) and len(formula.parts) == 2:
+        return ~formula.parts[0]
+    return L.TRUE
+
+
+def check_stories(say: Callable[[str], None]) -> list[Vacuity]:
+    """Replay all stories; report every action, and every premise of the storage and record modules."""
+    found: list[Vacuity] = []
+    for module, stories in ((MODULES["storage"], STORIES), (MODULES["records"], RECORD_STORIES)):
+        runs = {story.about: (machine_of(module, story), story) for story in stories}
+        told: dict[str, tuple[Machine, Run]] = {}
+        for about, (machine, story) in runs.items():
+            run = follow(machine, story.actions)
+            if run is not None:
+                told[about] = (machine, run)
+            say(f"story: {about} ... {'told' if run else 'IMPOSSIBLE'}")
+        found += _actions(module, stories, told)
+        found += _premises(module, told)
+    for vacuity in found:
+        if vacuity.vacuous:
+            say(f"{vacuity.kind} {vacuity.name} ... never met: what is said of it is empty")
+    return found
+
+
+def _actions(module: Module, stories: tuple[Story, ...], told: Mapping[str, object]) -> Iterator[Vacuity]:
+    for name in module.actions:
+        met = [story.about for story in stories if name in story.actions and story.about in told]
+        yield Vacuity("action", name, met[0] if met else "")
+
+
+def _premises(module: Module, told: Mapping[str, tuple[Machine, Run]]) -> Iterator[Vacuity]:
+    wanted = {f"{n}: {c.broken}": premise_of(c.formula) for n, clauses in state_clauses(module) for c in clauses}
+    met: dict[str, str] = {}
+    for about, (machine, run) in told.items():
+        for name, premise in wanted.items():
+            if name not in met and not _numbers(premise) and _seen(machine, run, machine.node(premise)):
+                met[name] = about
+        for name, about_step in _step_premises(module, machine, run):
+            if name not in met and about_step:
+                met[name] = about
+    for about, (machine, run) in told.items():
+        for name, premise in wanted.items():
+            if name not in met and not _numbers(premise) and _can_end_in(machine, run, machine.node(premise)):
+                met[name] = about
+    names = [*wanted, *_step_names(module)]
+    for name in names:
+        yield Vacuity("premise", name, met.get(name, ""))
+
+
+def _numbers(formula: L.Formula) -> bool:
+    return any(relation in reads(formula) for relation in ("listed", "count", "generation", "seen"))
+
+
+def _seen(machine: Machine, run: Run, node: int) -> bool:
+    inputs = dict(zip(machine.cells, machine.inputs, strict=True))
+    return any(machine.circuit.evaluate(node, {inputs[cell]: True for cell in state}) for state in run.states)
+
+
+def _can_end_in(machine: Machine, run: Run, node: int) -> bool:
+    """Some run with the same actions ends in a state in which the node is true."""
+    return follow(machine, [happened.action for happened in run.steps], node) is not None
+
+
+def _step_names(module: Module) -> list[str]:
+    return [
+        f"{name}: {clause.broken}"
+        for name, clause in _step_clauses(module, module.states.state("s"), nothing("event", module.events))
+    ]
+
+
+def _step_clauses(
+    module: Module, s: L.State, event: L.State, t: L.State | None = None
+) -> Iterator[tuple[str, L.Clause]]:
+    for name in module.rules:
+        if RULES[name].step:
+            for i, clause in enumerate(RULES[name].clauses(s, event, t or s)):
+                if (name, i) not in module.not_carried:
+                    yield name, clause
+
+
+def _step_premises(module: Module, machine: Machine, run: Run) -> Iterator[tuple[str, bool]]:
+    """For each step of the run, whether the premises of the step rules hold in it."""
+    inputs = dict(zip(machine.cells, machine.inputs, strict=True))
+    s = module.states.state("s")
+    for happened, before in zip(run.steps, run.states, strict=False):
+        action = module.actions[happened.action]
+        step = action.step(s, module.choices.state("given"), nothing("event", module.events))
+        env = dict(zip(action.variables, (number for _, number in happened.things), strict=True))
+        for name, clause in _step_clauses(module, s, step.event, step.after):
+            premise = premise_of(clause.formula)
+            if _numbers(premise):
+                continue
+            node = machine.reading().formula(premise, env)
+            values = {inputs[cell]: True for cell in before}
+            values |= {n: True for n, cell in machine.choice_names().items() if cell in happened.chosen}
+            yield f"{name}: {clause.broken}", machine.circuit.evaluate(node, values)
