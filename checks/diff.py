@@ -11,9 +11,14 @@ sanitizer, whose reports count as differences: the reference has none.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
+
+from rich.console import Console
+from rich.progress import Progress
 
 from kvproof.model.interface import (
     Allocator,
@@ -27,6 +32,7 @@ from kvproof.model.interface import (
 from kvproof.model.reference import ReferenceAllocator
 
 from .adapters.registry import REFERENCE, TargetError, resolve
+from .certificate import finding_report
 from .finding import Finding, Step, answer_text
 from .follow import Follower
 from .generate import Choices, Generator, SeededChoices
@@ -95,8 +101,20 @@ class Result:
 
     verdict: Literal["certified", "violated"]
     examples: int
+    """Examples that were begun; each one is run once for every schedule."""
+    programs: int
     operations: int
     finding: Finding | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as ``kvproof diff --json`` prints it."""
+        return {
+            "verdict": self.verdict,
+            "examples": self.examples,
+            "programs": self.programs,
+            "operations": self.operations,
+            "finding": self.finding.as_json() if self.finding else None,
+        }
 
 
 def side(name: str) -> Side:
@@ -183,7 +201,7 @@ class Comparison:
     def finish(self) -> None:
         """The program is over: ask the sanitizer, which names a rule; then let everything run, and look."""
         for report in getattr(self.b, "reports", ()):
-            self._differ("ticket" if report.kind == "early-release" else "race", str(report), report.rule)
+            self._differ("ticket" if report.kind == "early-release" else "race", report.sentence, report.rule)
         try:
             self._look()
         except Exception as error:
@@ -263,20 +281,25 @@ def diff(
     examples: int = 100,
     seed: int = 0,
     schedule: str = "all",
-    tick: Callable[[], None] = lambda: None,
+    progress: Callable[[float], None] = lambda _done: None,
 ) -> Result:
-    """Compare two targets on ``examples`` programs; stops at the first difference and makes it short."""
+    """Compare two targets on ``examples`` programs; stops at the first difference and makes it short.
+
+    Raises :class:`~kvproof.checks.adapters.registry.TargetError` for a target or schedule that there is not.
+    """
     if schedule != "all" and schedule not in ALL_SCHEDULES:
         raise TargetError(f"unknown schedule {schedule!r}: use all, {', '.join(ALL_SCHEDULES)}")
     make_a, make_b = side(name_a), side(name_b)
-    operations = done = 0
-    for done, program in enumerate(programs(make_a, make_b, examples, seed, schedule), 1):
+    each = len(ALL_SCHEDULES) if schedule == "all" else 1
+    operations = count = 0
+    for count, program in enumerate(programs(make_a, make_b, examples, seed, schedule), 1):
         operations += len(program.operations)
-        tick()
+        progress(count / (examples * each))
         if program.differences:
             shortest = shorten(program, make_a, make_b)
-            return Result("violated", done, operations, finding_of(shortest, f"{name_a} and {name_b}"))
-    return Result("certified", done, operations, None)
+            finding = finding_of(shortest, name_b)
+            return Result("violated", -(-count // each), count, operations, finding)
+    return Result("certified", examples, count, operations, None)
 
 
 SHORTENING_RUNS = 600
@@ -372,3 +395,33 @@ def finding_of(program: Program, target: str) -> Finding:
         steps=steps,
     )
 
+
+def run(*, a: str, b: str, examples: int, seed: int, schedule: str, json_output: bool) -> int:
+    """``kvproof diff``: compare, print, and return the exit code (0 no difference, 1 there is one)."""
+    messages = Console(stderr=True, highlight=False)
+    with Progress(console=messages, transient=True, disable=not messages.is_terminal) as bar:
+        task = bar.add_task(f"{a} and {b}", total=1.0)
+        result = diff(
+            a,
+            b,
+            examples=examples,
+            seed=seed,
+            schedule=schedule,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+    if json_output:
+        sys.stdout.write(json.dumps(result.as_json(), default=str) + "\n")
+        return int(result.finding is not None)
+    console = Console(highlight=False, soft_wrap=True)
+    under = "every schedule" if schedule == "all" else f"schedule {schedule}"
+    console.print(
+        f"{a} and {b}: {result.examples} examples under {under}, {result.programs} programs, "
+        f"{result.operations} operations compared",
+        markup=False,
+    )
+    if result.finding is None:
+        console.print("no difference: answers, tables, counts, free order, copies, releases and rows agree")
+        return 0
+    for part in finding_report(result.finding):
+        console.print(part)
+    return 1

@@ -105,10 +105,15 @@ class Report:
         """The broken rule, by its name in the rule book."""
         return RULES[self.kind]
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """What is wrong and how to repair it, without the rule's name."""
         rows = f" of {describe(self.rows)}" if self.rows else ""
         against = f" is not ordered behind {self.earlier}" if self.earlier else " finds no earlier write at all"
-        return f"{self.rule}: {self.kind}{rows}: {self.later}{against}; repair: {_REPAIRS[self.kind]}"
+        return f"{self.kind}{rows}: {self.later}{against}; repair: {_REPAIRS[self.kind]}"
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.sentence}"
 
 
 @dataclass(slots=True)
