@@ -105,14 +105,33 @@ class CopyDropped(Worker):
 
 
 class FinishFreesShared(Engine):
-    """A request that ends frees its blocks, also those that others still own."""
+    """A request that ends takes its blocks away from the requests that share them."""
 
     def release(self, name: str, reason: Reason = "finish") -> None:
-        """Too many owners leave."""
+        """A block loses all its owners at once, if they are requests."""
         table = self.request(name).table[:]
         super().release(name, reason)
         for block in reversed(table):
-            self.blocks.release([block] * self.blocks.count(block))
+            sharers = sum(block in other.table for other in self.requests.values())
+            if sharers == self.blocks.count(block):
+                self.blocks.release([block] * sharers)
+
+    def request(self, name: str) -> Request:
+        """A request goes on as if it still owned what it lost, as an engine without checks would."""
+        request = super().request(name)
+        for block in request.table:
+            if not self.blocks.count(block):
+                regain(self.blocks, block)
+        return request
+
+
+def regain(pool: BlockPool, block: int) -> None:
+    """Make a block without owner owned again, wherever it waits."""
+    if block in pool._free:
+        pool._free.remove(block)
+        pool._counts[block] = 1
+    elif isinstance(pool, CachingPool):
+        pool.share((block,))
 
 
 class PinUncounted(Engine):

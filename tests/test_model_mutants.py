@@ -54,7 +54,7 @@ def finish_frees_shared(a: Any) -> bool:
     a.commit("A", 10)
     a.fork("A", "B", 10)
     a.release("A", "finish")
-    return bool(set(blocks(a).free) & set(owners(blocks(a))))
+    return bool({*blocks(a).free, *blocks(a).evictable} & set(owners(blocks(a))))
 
 
 def pin_uncounted(a: Any) -> bool:
