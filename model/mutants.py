@@ -109,6 +109,7 @@ class FinishFreesShared(Engine):
 
     def release(self, name: str, reason: Reason = "finish") -> None:
         """A block loses all its owners at once, if they are requests."""
+        self._regain(name)
         table = self.request(name).table[:]
         super().release(name, reason)
         for block in reversed(table):
@@ -116,13 +117,20 @@ class FinishFreesShared(Engine):
             if sharers == self.blocks.count(block):
                 self.blocks.release([block] * sharers)
 
-    def request(self, name: str) -> Request:
-        """A request goes on as if it still owned what it lost, as an engine without checks would."""
-        request = super().request(name)
-        for block in request.table:
+    def fork(self, parent: str, child: str, rows: int, length: int | None = None) -> Answer:
+        """The parent goes on as if it still owned what it lost, as an engine without checks would."""
+        self._regain(parent)
+        return super().fork(parent, child, rows, length)
+
+    def pin(self, request: str, name: Hashable) -> None:
+        """As in :meth:`fork`."""
+        self._regain(request)
+        super().pin(request, name)
+
+    def _regain(self, name: str) -> None:
+        for block in self.request(name).table:
             if not self.blocks.count(block):
                 regain(self.blocks, block)
-        return request
 
 
 def regain(pool: BlockPool, block: int) -> None:

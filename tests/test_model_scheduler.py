@@ -230,7 +230,7 @@ def test_the_original_loses_the_blocks_of_a_partial_prompt_that_is_aborted_while
         assert len(engine.blocks) == (5 if leaks else 7)
 
 
-# Exercise 4: more state slots than max_requests -------------------------------------------------------------
+# Exercise 4: more state slots than max_requests ---------------------------------------------------
 
 LIMIT = 5
 
