@@ -114,7 +114,9 @@ class FinishFreesShared(Engine):
         super().release(name, reason)
         for block in reversed(table):
             sharers = sum(block in other.table for other in self.requests.values())
-            if sharers == self.blocks.count(block):
+            if sharers and sharers == self.blocks.count(block):
+                if self.cache is not None and block in self.cache.keys:
+                    self.cache.withdraw(block)
                 self.blocks.release([block] * sharers)
 
     def fork(self, parent: str, child: str, rows: int, length: int | None = None) -> Answer:
