@@ -133,6 +133,7 @@ class Lockstep:
     operations: list[Operation] = field(default_factory=list)
     statistics: Counter[str] = field(default_factory=Counter)
     checked: Counter[str] = field(default_factory=Counter)
+    """How often each rule had something to judge."""
     watch: Callable[[Operation, object, Snapshot], None] | None = None
     """Called after each operation, before it is judged: recorders of traces."""
 
@@ -228,7 +229,7 @@ class Lockstep:
         now = self.follower.facts
         assert now is not None
         breaches = self.book.first_breaches(before, event, now)
-        self.checked.update(rule.rule.name for rule in self.book.rules if event is not None or not rule.rule.step)
+        self.checked = self.book.exercised
         if breaches:
             first = most_telling(breaches)
             also = tuple(b.rule for b in breaches if b.rule != first.rule)

@@ -10,6 +10,7 @@ it reads has changed.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,8 @@ from typing import Any, TypeAlias
 from kvproof.spec import language as L
 from kvproof.spec.language import Clause, Formula, Number, Rule, Sort, Variable
 from kvproof.spec.state import EVENT, STATE
+
+from .formulas import free_variables
 
 Row: TypeAlias = tuple[Hashable, ...]
 
@@ -131,27 +134,6 @@ def negation_normal(formula: Formula, positive: bool = True) -> Formula:
             return L.Truth(formula.value == positive)
         case _:
             return formula if positive else L.Not(formula)
-
-
-def free_variables(node: Formula | Number) -> frozenset[Variable]:
-    """The variables that the node leaves open."""
-    match node:
-        case L.Atom() | L.Measure():
-            return frozenset(node.variables)
-        case L.Equal() | L.Less():
-            return frozenset((node.left, node.right))
-        case L.Not():
-            return free_variables(node.body)
-        case L.And() | L.Or():
-            return frozenset().union(*(free_variables(part) for part in node.parts))
-        case L.Iff() | L.Compare() | L.Arithmetic():
-            return free_variables(node.left) | free_variables(node.right)
-        case L.ForAll() | L.Exists() | L.HowMany():
-            return free_variables(node.body) - frozenset(node.variables)
-        case L.Choice():
-            return free_variables(node.condition) | free_variables(node.then) | free_variables(node.otherwise)
-        case _:
-            return frozenset()
 
 
 class _Compiler:
@@ -442,8 +424,23 @@ class _CompiledClause:
             counter = counter.body
         wanted = free_variables(counter)
         self.search = compiler._complete(counter, frozenset(), wanted)
+        self.premise = self._premise(clause.formula, compiler)
         self.size = len(compiler.places)
         self.reads = frozenset(compiler.reads)
+
+    @staticmethod
+    def _premise(formula: Formula, compiler: _Compiler) -> Search | None:
+        """A search for something that the clause speaks of; None for a clause without a premise."""
+        while isinstance(formula, L.ForAll):
+            formula = formula.body
+        if not isinstance(formula, L.Implies):
+            return None
+        premise = negation_normal(formula.premise)
+        return compiler._complete(premise, frozenset(), free_variables(premise))
+
+    def exercised(self, states: States) -> bool:
+        """The clause has something to judge here: its premise holds of something."""
+        return self.premise is None or _found(self.premise([None] * self.size, states))
 
     def breaches(self, states: States) -> Iterator[Breach]:
         env: Environment = [None] * self.size
@@ -458,7 +455,12 @@ class CompiledRule:
         self.rule = rule
         states = [STATE.state("s"), EVENT.state("event"), STATE.state("t")] if rule.step else [STATE.state("s")]
         self.clauses = [_CompiledClause(rule.name, clause) for clause in rule.clauses(*states)]
-        self.reads = frozenset().union(*(clause.reads for clause in self.clauses))
+        reads = frozenset[tuple[str, str]]().union(*(clause.reads for clause in self.clauses))
+        self.relations = tuple(sorted({relation for _, relation in reads}))
+
+    def exercised(self, **states: Facts) -> bool:
+        """At least one clause has something to judge here."""
+        return any(clause.exercised(states) for clause in self.clauses)
 
     def breaches(self, **states: Facts) -> Iterator[Breach]:
         """Every way in which the rule is broken: ``s=`` for a state rule, ``s=, event=, t=`` for a step rule."""
@@ -473,28 +475,36 @@ def _compiled(rule: Rule) -> CompiledRule:
 
 
 class RuleBook:
-    """All rules, evaluated one state or step after another, skipping what cannot have changed."""
+    """All rules, evaluated one state or step after another, skipping what cannot have changed.
+
+    ``exercised`` counts, for every rule, the states or steps in which it had something to judge: a
+    rule about state slots says nothing about an allocator without them.
+    """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = [_compiled(rule) for rule in rules]
-        self._held: dict[str, tuple[object, ...]] = {}
+        self.rules = [CompiledRule(rule) for rule in rules]
+        self.exercised: Counter[str] = Counter({compiled.rule.name: 0 for compiled in self.rules})
+        self._held: dict[str, tuple[tuple[object, ...], bool]] = {}
 
     def first_breaches(self, before: Facts | None, event: Facts | None, now: Facts) -> list[Breach]:
         """One breach of every rule that is broken now, in the order of the book."""
-        found = []
-        for compiled in self.rules:
-            if compiled.rule.step:
-                if before is None or event is None:
-                    continue
-                breach = next(compiled.breaches(s=before, event=event, t=now), None)
-            else:
-                versions = tuple(now.version(name) for _, name in sorted(compiled.reads))
-                held = self._held.get(compiled.rule.name)
-                if held is not None and all(a is b for a, b in zip(held, versions, strict=True)):
-                    continue
-                breach = next(compiled.breaches(s=now), None)
-                if breach is None:
-                    self._held[compiled.rule.name] = versions
-            if breach is not None:
-                found.append(breach)
-        return found
+        judged = [self._judge(compiled, before, event, now) for compiled in self.rules]
+        return [breach for breach in judged if breach is not None]
+
+    def _judge(self, compiled: CompiledRule, before: Facts | None, event: Facts | None, now: Facts) -> Breach | None:
+        name = compiled.rule.name
+        if compiled.rule.step:
+            if before is None or event is None:
+                return None
+            self.exercised[name] += compiled.exercised(s=before, event=event, t=now)
+            return next(compiled.breaches(s=before, event=event, t=now), None)
+        versions = tuple(now.version(relation) for relation in compiled.relations)
+        held = self._held.get(name)
+        if held is not None and all(a is b for a, b in zip(held[0], versions, strict=True)):
+            self.exercised[name] += held[1]
+            return None
+        breach, exercised = next(compiled.breaches(s=now), None), compiled.exercised(s=now)
+        self.exercised[name] += exercised
+        if breach is None:
+            self._held[name] = versions, exercised
+        return breach

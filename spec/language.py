@@ -176,6 +176,16 @@ class Or(Formula):
         self.parts = parts
 
 
+class Implies(Or):
+    """``premise -> conclusion``: a disjunction that remembers which part says when there is something to keep."""
+
+    __slots__ = ("conclusion", "premise")
+
+    def __init__(self, premise: Formula, conclusion: Formula) -> None:
+        super().__init__((~premise, conclusion))
+        self.premise, self.conclusion = premise, conclusion
+
+
 class Iff(Formula):
     """Equivalence."""
 
@@ -226,7 +236,7 @@ def exists(body: Callable[..., Formula]) -> Formula:
 
 def implies(premise: Formula, conclusion: Formula) -> Formula:
     """If the premise holds, so does the conclusion."""
-    return Or((~premise, _formula(conclusion)))
+    return Implies(premise, _formula(conclusion))
 
 
 def every(*parts: Formula) -> Formula:

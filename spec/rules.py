@@ -81,9 +81,9 @@ def readable(s: State, work: Variable, request: Variable, block: Variable, offse
     )
 
 
-def released_under_a_reader(s: State, work: Variable, block: Variable, offset: Variable) -> Formula:
-    """Queued work still reads the row, yet the block may be issued and nothing orders the next writer."""
-    return every(s.pending(work), s.reads(work, block, offset), issuable(s, block), ~s.reads_in_order(work))
+def kept_for_the_reader(s: State, work: Variable, block: Variable) -> Formula:
+    """The block cannot be issued, or its next writer is ordered behind this work's read."""
+    return either(~issuable(s, block), s.reads_in_order(work))
 
 
 # --------------------------------------------------------------------------------------- the rule book
@@ -168,7 +168,12 @@ def reads_keep_their_source(s: State) -> Iterator[Clause]:
     ordered behind that read (stream-ordered)."""
     yield Clause(
         "block {block} may be issued again while queued {work} still reads it",
-        forall(lambda work, block, offset: ~(released_under_a_reader(s, work, block, offset) & ~s.exclusive(block))),
+        forall(
+            lambda work, block, offset: implies(
+                every(s.pending(work), s.reads(work, block, offset), ~s.exclusive(block)),
+                kept_for_the_reader(s, work, block),
+            )
+        ),
     )
     yield Clause(
         "{request} may write row {offset} of block {block}, which queued {work} of another owner still reads",
@@ -387,7 +392,12 @@ def slot_has_one_writer(s: State) -> Iterator[Clause]:
     )
     yield Clause(
         "state slot {block} may be issued again while queued {work} still reads it",
-        forall(lambda work, block, offset: ~(released_under_a_reader(s, work, block, offset) & s.exclusive(block))),
+        forall(
+            lambda work, block, offset: implies(
+                every(s.pending(work), s.reads(work, block, offset), s.exclusive(block)),
+                kept_for_the_reader(s, work, block),
+            )
+        ),
     )
 
 
@@ -420,21 +430,21 @@ def reserved_ids_untouched(s: State) -> Iterator[Clause]:
     """A reserved id is never issued, owned, published, or read as data."""
     yield Clause(
         "reserved id {block} stands in the free list",
-        forall(lambda block: implies(~s.usable(block), ~issuable(s, block))),
+        forall(lambda block: implies(issuable(s, block), s.usable(block))),
     )
     yield Clause(
         "reserved id {block} is used as data by {request}",
-        forall(lambda request, block, offset: implies(~s.usable(block), ~s.uses(request, block, offset))),
+        forall(lambda request, block, offset: implies(s.uses(request, block, offset), s.usable(block))),
     )
     yield Clause(
         "reserved id {block} is owned by {holder}",
-        forall(lambda holder, block: implies(~s.usable(block), ~s.held(holder, block))),
+        forall(lambda holder, block: implies(s.held(holder, block), s.usable(block))),
     )
     yield Clause(
         "reserved id {block} is the state slot of {request}",
-        forall(lambda request, block: implies(~s.usable(block), ~s.slot(request, block))),
+        forall(lambda request, block: implies(s.slot(request, block), s.usable(block))),
     )
     yield Clause(
         "reserved id {block} was published under key {key}",
-        forall(lambda block, key: implies(~s.usable(block), ~s.key(block, key))),
+        forall(lambda block, key: implies(s.key(block, key), s.usable(block))),
     )
