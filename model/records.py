@@ -8,6 +8,7 @@ does, and catches a reader that kept the address without cloning.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .errors import PoolExhausted, StaleRecord
@@ -39,18 +40,21 @@ class Records:
 
     def clone(self, handle: Handle) -> Any:
         """An independent copy of the record's value; :class:`StaleRecord` when it was recycled since."""
-        if handle.address not in self.live or self.generations[handle.address] != handle.generation:
-            raise StaleRecord(handle.address)
-        return copy.deepcopy(self.live[handle.address])
+        return copy.deepcopy(self.live[self._checked(handle)])
 
     def peek(self, address: int) -> Any:
         """What an engine without generations does: whatever the address holds now."""
         return self.live.get(address)
 
-    def recycle(self, handles: list[Handle] | None = None) -> None:
+    def recycle(self, handles: Sequence[Handle] | None = None) -> None:
         """A sync point: these records (all live ones by default) may be reused from here on."""
-        addresses = list(self.live) if handles is None else [handle.address for handle in handles]
+        addresses = list(self.live) if handles is None else [self._checked(handle) for handle in handles]
         for address in addresses:
             del self.live[address]
             self.generations[address] += 1
             self.free.append(address)
+
+    def _checked(self, handle: Handle) -> int:
+        if handle.address not in self.live or self.generations[handle.address] != handle.generation:
+            raise StaleRecord(handle.address)
+        return handle.address
