@@ -5,9 +5,10 @@ The phases, in this order; the first violation ends the run, is minimised and ex
 1. **build**: the target is built and its capabilities are looked at (a target that cannot be built
    raises :class:`~kvproof.checks.harness.TargetError`);
 2. **determinism**: the same operations on two fresh instances must be answered alike;
-3. **stateful**: Hypothesis, on several small pools, every run followed by giving everything back;
-4. **workload**: the rows of a real workload, scaled to the pool;
-5. **random**: long seeded runs, until the promised number of operations is reached.
+3. **random**: seeded runs on several small pools, every one followed by giving everything back;
+4. **stateful**: Hypothesis does the same with its own draws;
+5. **workload**: the rows of a real workload, scaled to the pool;
+6. **long**: longer seeded runs, until the promised number of operations is reached.
 
 The verdict is *certified* only if everything that the plan promises was reached.  The seed decides
 the run; the budget can only cut it short, and then the verdict is *undetermined*.
@@ -59,7 +60,7 @@ class Plan:
     """Hypothesis runs for each small pool."""
     steps: int = 60
     """Operations of one run at most."""
-    pairs: int = 6
+    pairs: int = 4
     """Runs for each small pool that are compared on two instances."""
     rows: int = 700
     """Workload rows, or all of them if there are fewer."""
@@ -165,9 +166,10 @@ class _Certification:
         self._promise(rows)
         try:
             self._phase("determinism", self._determinism)
+            self._phase("random", lambda: self._random("random", plan.operations // 4, plan.steps, 1019))
             self._phase("stateful", self._stateful)
             self._phase("workload", lambda: self._workload(rows, pool))
-            self._phase("random", self._random)
+            self._phase("long", lambda: self._random("long", plan.operations, 4 * plan.steps, 1021))
         except _BudgetOver:
             result.notes.append("the budget ended before the promised coverage was reached")
         self._verdict()
@@ -295,26 +297,25 @@ class _Certification:
         self.result.driven = {**driven.counts, "rows": driven.rows}
         self.result.reached["workload rows"] = driven.rows
 
-    def _random(self) -> None:
+    def _random(self, phase: str, upto: int, most: int, prime: int) -> None:
+        """Seeded runs of up to ``most`` operations until ``upto`` operations were checked altogether."""
         number = 0
-        while self.result.operations < self.plan.operations:
-            if self._over():
-                raise _BudgetOver
+        while self.result.operations < upto:
             outcome = Outcome()
             found = seeded(
                 self.factory,
                 self._pool(self.plan.pools[number % len(self.plan.pools)]),
-                seed=self.result.seed * 1019 + number,
-                most=4 * self.plan.steps,
+                seed=self.result.seed * prime + number,
+                most=most,
                 call_limit=self.call_limit,
                 outcome=outcome,
             )
             self._count(outcome)
             if found is not None:
-                self._found(found, "random")
+                self._found(found, phase)
                 return
             number += 1
-            self.progress.show("random", min(1.0, self.result.operations / self.plan.operations))
+            self._tick(phase, min(1.0, self.result.operations / upto))
 
     # Findings -----------------------------------------------------------------------------------------
 

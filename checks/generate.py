@@ -240,13 +240,13 @@ class Generator:
     def _extend(self, now: Follower, free: int) -> Operation:
         name = self.choices.pick([n for n, x in now.requests.items() if _extends(x)])
         live, size = now.requests[name], self.configuration.block_size
-        count = self._some((1, 1, 1, 1, 2, 0, size, size + 1), free * size + size)
+        room = len(live.table) * size - live.reserved + free * size
+        count = self._some((1, 1, 1, 1, 2, 0, size, size + 1, max(0, room + 1)), free * size + size)
         drafts = 0
         if "drafts" in self.capabilities and not live.steps:
             drafts = self._some((0, 0, 0, 1, 2, size, size + 1), 2 * size)
         least = max(live.unnamed, 0 if drafts else 1)
-        room = len(live.table) * size - live.reserved + free * size
-        if count + drafts > room and self.choices.chance(75):  # most refusals teach nothing new
+        if free == 0 and count + drafts > room and self.choices.chance(75):  # most refusals teach nothing new
             drafts, least = 0, max(live.unnamed, 1)
             count = min(count, room)
         count = max(count, least)

@@ -24,6 +24,8 @@ CHAPTER_PROMPT = 10
 """The experiments of the chapter: seven usable blocks of four positions, ten prompt tokens."""
 SHORT = 10
 """Lines of a script that is short enough for changes of two lines at once."""
+MEDIUM = 24
+"""Lines of a script that is short enough for trying every pair of requests."""
 
 
 class Minimiser:
@@ -51,6 +53,7 @@ class Minimiser:
             self._drop()
             self._simplify()
             self._fewer_blocks()
+            self._merge()
             self._drop_and_grow()
             self._whole_blocks()
         self._renumber()
@@ -135,6 +138,20 @@ class Minimiser:
             if index < len(self.best.lines):
                 continue
 
+    def _merge(self) -> None:
+        """Let one request play the part of another: the other's admission or fork falls away."""
+        if len(self.best.lines) > MEDIUM:
+            return
+        lines = self.best.lines
+        for at, line in enumerate(lines):
+            born = _born(line.operation)
+            if born is None:
+                continue
+            earlier = {name for other in lines[:at] if (name := _born(other.operation)) is not None}
+            for other in sorted(earlier - {born}):
+                if self._accept([*lines[:at], *(_as(later, born, other) for later in lines[at + 1 :])]):
+                    return
+
     def _drop_and_grow(self) -> None:
         """Drop one line of a short script and let one prompt take more blocks in its place."""
         if len(self.best.lines) > SHORT:
@@ -190,6 +207,19 @@ class Minimiser:
         configuration = self.best.configuration
         if configuration.state_slots:
             self._same(self.best.lines, replace(configuration, state_slots=0))
+
+
+def _born(operation: Operation) -> str | None:
+    """The request that an operation starts."""
+    return operation.request if operation.op == "admit" else operation.args.get("child")
+
+
+def _as(line: Line, old: str, new: str) -> Line:
+    """The line with one request in the part of another."""
+    operation = line.operation
+    args = {name: new if name == "child" and value == old else value for name, value in operation.args.items()}
+    request = new if operation.request == old else operation.request
+    return replace(line, operation=Operation(operation.op, request, args))
 
 
 def _simpler(operation: Operation, block_size: int) -> Iterator[Operation]:
