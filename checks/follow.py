@@ -561,8 +561,7 @@ class Follower:
                     b = wrap(block) if wrap else block
                     relations["counted"].append((b,))
                     measures["count"][(b,)] = count
-        owned = {row[-1] for name in ("table", "slot", "held") for row in relations[name]}
-        relations["cached"] += [(b,) for b in made(sorted(pool.evictable)) if b not in owned]
+        relations["cached"] += [(b,) for b in made(sorted(pool.evictable))]
 
     def _rows(self, relations: dict[str, list[Row]]) -> None:
         uses: list[Row] = []

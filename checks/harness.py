@@ -355,8 +355,10 @@ class Lockstep:
 
 _TELLING = (
     "reserved_ids_untouched",
+    "only_owners_release",
     "nothing_lost",
     "slot_has_one_writer",
+    "owned_xor_free",
     "writes_stay_home",
     "reads_keep_their_source",
     "cache_tells_the_truth",
@@ -365,8 +367,6 @@ _TELLING = (
     "advance_settles_once",
     "records_outlive_readers",
     "progress",
-    "only_owners_release",
-    "owned_xor_free",
     "counts_match_owners",
 )
 """One mistake often breaks several rules: the more particular one names it."""

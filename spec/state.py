@@ -41,7 +41,7 @@ STATE = Vocabulary(
         relation("external", HOLDER, doc="the holder was named by an operation, which alone may end it"),
         relation("free", BLOCK, doc="it stands in the free list"),
         measure("listed", BLOCK, doc="how many times it stands in the free list"),
-        relation("cached", BLOCK, doc="nobody owns it and its contents can still be hit"),
+        relation("cached", BLOCK, doc="declared evictable: nobody owns it and its contents can still be hit"),
         relation("counted", BLOCK, doc="the implementation keeps an owner count for it"),
         measure("count", BLOCK, doc="that count"),
         # -- queued work

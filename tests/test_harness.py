@@ -286,3 +286,8 @@ def test_an_undeclared_capability_is_not_used_and_a_hollow_one_is_refused() -> N
     assert Lockstep(Plain, SEVEN).capabilities == {"forks", "copies"}
     with pytest.raises(TargetError, match="tiers"):
         Lockstep(Hollow, SEVEN)
+
+
+def test_an_owned_block_that_is_called_evictable_is_owned_and_issuable() -> None:
+    operations = (admit("A", 100, 6), commit("A", 6), fork("A", "B", 6), finish("A"))
+    assert first_breach(make_mutant("finish_frees_shared"), SEVEN, *operations) == ("owned_xor_free", 3)
