@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvproof.checks.certify import Result
+from kvproof.checks.certify import Result, not_applicable
 from kvproof.checks.explain import packages
 from kvproof.checks.finding import Finding, configuration_json, program, regression_test, story
 from kvproof.checks.generate import WEIGHTS, offered
@@ -39,6 +39,7 @@ def as_json(result: Result) -> dict[str, Any]:
             "promised": dict(result.promised),
             "reached": {what: result.reached.get(what, 0) for what in result.promised},
             "missing": list(result.missing),
+            "not_applicable": not_applicable(result.checked, result.capabilities),
             "complete": not result.missing,
             "workload": result.workload,
             "workload_events": dict(sorted(result.driven.items())),
@@ -142,12 +143,14 @@ def finding_report(finding: Finding) -> Iterable[RenderableType]:
 def _rules(result: Result) -> Table:
     table = Table(title="Rules", title_justify="left", box=None, padding=(0, 2))
     table.add_column("rule")
-    table.add_column("evaluated", justify="right")
+    table.add_column("tested", justify="right")
     table.add_column("statement", style="dim")
     broken = {finding.rule for finding in result.findings}
+    idle = not_applicable(result.checked, result.capabilities)
     for name, rule in RULES.items():
         style = "red" if name in broken else ""
-        table.add_row(Text(name, style=style), f"{result.checked.get(name, 0):,}", rule.statement)
+        count = "n/a" if name in idle else f"{result.checked.get(name, 0):,}"
+        table.add_row(Text(name, style=style), count, idle.get(name, rule.statement))
     return table
 
 

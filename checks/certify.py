@@ -111,6 +111,16 @@ class Result:
         return {"certified": 0, "violated": 1}.get(self.verdict, 3)
 
 
+RULE_NEEDS: Mapping[str, tuple[frozenset[str], str]] = {
+    "counts_match_owners": (frozenset(), "owner counts to show"),
+    "cache_tells_the_truth": (frozenset({"cache"}), "prefix cache"),
+    "advance_settles_once": (frozenset({"advances"}), "committed counts to show"),
+    "slot_has_one_writer": (frozenset({"slots"}), "state slots"),
+    "records_outlive_readers": (frozenset({"records"}), "output records"),
+}
+"""Rules that only some targets can be put to the test with: any of these capabilities, and what else it would take."""
+
+
 class _BudgetOver(Exception):
     """The budget ended inside a phase."""
 
@@ -179,12 +189,15 @@ class _Certification:
     # Phases -------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        allocator = build(self.factory, self._pool(self.plan.pools[0]), self.call_limit)
-        self.result.capabilities = capabilities_of(allocator)
-        self.result.declaration = declaration_of(allocator)
-        close = getattr(allocator, "close", None)
-        if close is not None:
-            close()
+        """Look at the target: what it can do (state slots may depend on the configuration), what it promises."""
+        result = self.result
+        for pool in (self.plan.pools[0], self.plan.workload_pool):
+            allocator = build(self.factory, pool, self.call_limit)
+            result.capabilities |= capabilities_of(allocator)
+            result.declaration = declaration_of(allocator)
+            close = getattr(allocator, "close", None)
+            if close is not None:
+                close()
 
     def _phase(self, name: str, work: Callable[[], None]) -> None:
         if self.result.findings:
@@ -399,8 +412,18 @@ def missing(
     for event, why in expected_events(result.capabilities, result.declaration).items():
         if not statistics.get(event):
             lacking.append(f"no {event}: {why}")
-    lacking += [f"rule {name} was never evaluated" for name in RULES if not checked.get(name)]
-    return lacking
+    idle = not_applicable(checked, result.capabilities)
+    untested = [name for name in RULES if not checked.get(name) and name not in idle]
+    return lacking + [f"rule {name} was never put to the test" for name in untested]
+
+
+def not_applicable(checked: Mapping[str, int], capabilities: frozenset[str]) -> dict[str, str]:
+    """Rules that say nothing about this target, and why."""
+    return {
+        rule: f"the target has no {what}"
+        for rule, (needs, what) in RULE_NEEDS.items()
+        if not checked.get(rule) and not (needs & capabilities)
+    }
 
 
 def expected_events(capabilities: frozenset[str], declaration: Declaration) -> dict[str, str]:

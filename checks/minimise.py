@@ -149,16 +149,25 @@ class Minimiser:
                 continue
             earlier = {name for other in lines[:at] if (name := _born(other.operation)) is not None}
             for other in sorted(earlier - {born}):
-                if self._accept([*lines[:at], *(_as(later, born, other) for later in lines[at + 1 :])]):
+                if self._accept_in_some_pool([*lines[:at], *(_as(later, born, other) for later in lines[at + 1 :])]):
                     return
 
+    def _accept_in_some_pool(self, lines: Sequence[Line]) -> bool:
+        """Keep these lines if they break a rule and are smaller, in this pool or in one with fewer blocks."""
+        configuration = self.best.configuration
+        least = 1 if len(lines) <= SHORT else configuration.blocks
+        pools = (replace(configuration, blocks=blocks) for blocks in range(configuration.blocks, least - 1, -1))
+        return any(self._accept(lines, pool) for pool in pools)
+
     def _drop_and_grow(self) -> None:
-        """Drop one line of a short script and let one prompt take more blocks in its place."""
+        """Drop one line of a short script; a smaller pool, or a larger prompt, may take its place."""
         if len(self.best.lines) > SHORT:
             return
         size = self.best.configuration.block_size
         for dropped in reversed(range(len(self.best.lines))):
             lines = self.best.lines[:dropped] + self.best.lines[dropped + 1 :]
+            if self._accept_in_some_pool(lines):
+                return
             for at, line in enumerate(lines):
                 if line.operation.op != "admit":
                     continue
@@ -192,12 +201,15 @@ class Minimiser:
         self._same(renamed(self.best.lines))
 
     def _like_the_chapter(self) -> None:
-        """Blocks of four and a prompt of ten tokens, where that breaks the same rule as shortly."""
-        chapter = replace(self.best.configuration, block_size=CHAPTER_BLOCK, blocks=max(self.room, CHAPTER_POOL))
+        """Requests finish, blocks have four positions, prompts ten, where that breaks the same rule as shortly."""
+        self._same([_finishing(line) for line in self.best.lines])
+        chapter = replace(self.best.configuration, block_size=CHAPTER_BLOCK)
         for prompt in (CHAPTER_PROMPT, 9, 8, 6, 5):
             for every in (True, False):
-                if self._same(with_prompts(self.best.lines, prompt, every=every), chapter):
-                    return
+                for blocks in dict.fromkeys((max(self.room, CHAPTER_POOL), 6, 5, 4)):
+                    lines = with_prompts(self.best.lines, prompt, every=every)
+                    if self._same(lines, replace(chapter, blocks=blocks)):
+                        return
 
     def _fewer_blocks(self) -> None:
         configuration = self.best.configuration
@@ -220,6 +232,13 @@ def _as(line: Line, old: str, new: str) -> Line:
     args = {name: new if name == "child" and value == old else value for name, value in operation.args.items()}
     request = new if operation.request == old else operation.request
     return replace(line, operation=Operation(operation.op, request, args))
+
+
+def _finishing(line: Line) -> Line:
+    """The line with the plainest reason, if it is a release."""
+    if line.operation.op != "release":
+        return line
+    return replace(line, operation=replace(line.operation, args={"reason": "finish"}))
 
 
 def _simpler(operation: Operation, block_size: int) -> Iterator[Operation]:
