@@ -180,6 +180,7 @@ class ReferenceAllocator:
             return Reply(answer)
         shared, full = self.contents[parent], rows // self.configuration.block_size
         self.contents[child] = Contents(shared.tokens[:rows], rows, shared.keys[:full], full)
+        self.contents[child].in_slot = rows
         if self.engine.destination != "cancelled":
             self._submit_copies()
         copies = [copy for ticket, copy in self.engine.copies.items() if ticket > before]

@@ -54,6 +54,18 @@ def text(most: int = 256) -> Check:
     return check
 
 
+def label(most: int = 256) -> Check:
+    """A string that can be shown anywhere: bounded and printable."""
+    bounded = text(most)
+
+    def check(value: Any, field: str) -> None:
+        bounded(value, field)
+        if not value.isprintable():
+            raise Mismatch(field, f"{shown(value)} has characters that cannot be printed")
+
+    return check
+
+
 def one_of(choices: Iterable[str]) -> Check:
     """One of a few strings."""
     allowed = tuple(choices)
@@ -101,14 +113,14 @@ def pair(first: Check, second: Check) -> Check:
 
 def mapping(inner: Check, key: Check | None = None) -> Check:
     """An object with any names, all of whose values pass."""
-    name = key or text()
+    name_check = key or label()
 
     def check(value: Any, field: str) -> None:
         if not isinstance(value, dict):
             raise Mismatch(field, f"{shown(value)} is not an object")
-        for label, item in value.items():
-            name(label, f"{field} (a name)")
-            inner(item, f"{field}.{label}")
+        for name, item in value.items():
+            name_check(name, f"{field} (a name)")
+            inner(item, f"{field}.{name}")
 
     return check
 
@@ -120,13 +132,13 @@ def record(required: Mapping[str, Check], more: Mapping[str, Check] | None = Non
     def check(value: Any, field: str) -> None:
         if not isinstance(value, dict):
             raise Mismatch(field, f"{shown(value)} is not an object")
-        for label in required:
-            if label not in value:
-                raise Mismatch(_inside(field, label), "is missing")
-        for label, item in value.items():
-            if label not in allowed:
-                raise Mismatch(_inside(field, label), f"is unknown; known are {', '.join(allowed) or 'none'}")
-            allowed[label](item, _inside(field, label))
+        for name in required:
+            if name not in value:
+                raise Mismatch(_inside(field, name), "is missing")
+        for name, item in value.items():
+            if name not in allowed:
+                raise Mismatch(_inside(field, shown(name)), f"is unknown; known are {', '.join(allowed) or 'none'}")
+            allowed[name](item, _inside(field, name))
 
     return check
 
@@ -173,6 +185,5 @@ def _refuse_constant(name: str) -> None:
     raise Mismatch("", f"{name} is not a JSON number")
 
 
-def _inside(field: str, label: str) -> str:
-    label = label if len(label) <= 60 else label[:57] + "..."
-    return f"{field}.{label}" if field else label
+def _inside(field: str, name: str) -> str:
+    return f"{field}.{name}" if field else name

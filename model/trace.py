@@ -15,6 +15,7 @@ A trace is untrusted input: sizes are bounded, every field is checked, unknown o
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .interface import MISUSES, Allocator, Configuration, Copy, Pool, Reply, Snapshot
-from .schema import Check, Mismatch, items, mapping, one_of, optional, pair, parse, plain, record, shown, text, whole
+from .schema import (
+    Check,
+    Mismatch,
+    items,
+    label,
+    mapping,
+    one_of,
+    optional,
+    pair,
+    parse,
+    plain,
+    record,
+    shown,
+    text,
+    whole,
+)
 
 FORMAT = "kvproof-trace"
 VERSION = 1
@@ -33,7 +49,7 @@ MAX_OPERATIONS = 1_000_000
 MAX_BLOCKS = 2**20
 
 _count = whole(0)
-_name = text()
+_name = label()
 _ids = items(_count)
 _number_each = items(pair(_count, _count))
 
@@ -72,7 +88,7 @@ _POOL_STATE: Mapping[str, Check] = {
     "free": _ids,
     "tables": mapping(_ids),
     "evictable": _ids,
-    "holds": mapping(_ids, key=text(1000)),
+    "holds": mapping(_ids, key=label(1000)),
     "counts": optional(items(pair(_count, whole()))),
     "keys": optional(items(pair(_count, plain(0)))),
     "committed": optional(mapping(whole())),
@@ -113,7 +129,7 @@ _HEADER = record(
         "format": one_of((FORMAT,)),
         "version": whole(1),
         "config": _CONFIG,
-        "target": text(1000),
+        "target": label(1000),
         "seed": whole(),
         "packages": mapping(_name),
     },
@@ -197,7 +213,7 @@ def read_trace(path: Path | str) -> Trace:
 
 def loads(content: str) -> Trace:
     """Read a trace from text."""
-    return _read(enumerate(content.splitlines(keepends=True), start=1))
+    return _read(_lines(io.BytesIO(content.encode("utf-8", "surrogatepass"))))
 
 
 def _read(lines: Iterator[tuple[int, str]]) -> Trace:
@@ -279,7 +295,7 @@ def pools_of(snapshot: Snapshot) -> dict[str, Any]:
             "free": list(pool.free),
             "tables": {request: list(table) for request, table in pool.tables.items()},
             "evictable": sorted(pool.evictable),
-            "holds": {str(owner)[:1000]: list(blocks) for owner, blocks in pool.holds.items()},
+            "holds": {_label(owner): list(blocks) for owner, blocks in pool.holds.items()},
             "counts": None if pool.counts is None else [list(entry) for entry in sorted(pool.counts.items())],
             "keys": None if pool.keys is None else [[at, _plain_key(key)] for at, key in sorted(pool.keys.items())],
             "committed": None if pool.committed is None else dict(pool.committed),
@@ -326,6 +342,12 @@ def _ranges(ids: Iterable[int]) -> list[list[int]]:
 
 def _ids_of(ranges: Iterable[Sequence[int]]) -> frozenset[int]:
     return frozenset(block for first, last in ranges for block in range(first, last + 1))
+
+
+def _label(owner: Hashable) -> str:
+    """The name of an owner, as a trace can hold it."""
+    written = str(owner)
+    return (written if written.isprintable() else ascii(written))[:1000]
 
 
 def _plain_key(key: Hashable) -> Hashable:

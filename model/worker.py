@@ -17,6 +17,7 @@ from .device import COMPUTE, COPY, UNWRITTEN, Device, Row, Stamp, Ticket
 from .engine import NO_BLOCK, QueuedCopy
 from .interface import BLOCKS, SLOTS
 from .request import NO_SLOT, Request
+from .slots import oldest_kept
 
 DRAFT = -2
 """Token stamp of a draft: its rows are written before anybody knows whether it will count."""
@@ -25,15 +26,18 @@ DRAFT = -2
 class Contents:
     """The tokens of one request, how far its rows were written, and its content keys.
 
-    ``published`` counts the leading blocks that need no publishing any more.
+    ``in_slot`` is how far its state slot was written: hit blocks bring their rows, but not the ring,
+    which the first step then fills (a real engine loads it from a store).  ``published`` counts the
+    leading blocks that need no publishing any more.
     """
 
-    __slots__ = ("keys", "lineages", "published", "tokens", "written")
+    __slots__ = ("in_slot", "keys", "lineages", "published", "tokens", "written")
 
     def __init__(self, tokens: Iterable[int], written: int = 0, keys: Sequence[str] = (), published: int = 0) -> None:
         self.tokens: list[int] = []
         self.lineages: list[int] = []
         self.written = written
+        self.in_slot = 0
         self.keys = list(keys)
         self.published = published
         self.append(tokens)
@@ -98,7 +102,7 @@ class Worker:
         for event in self.filling(request):
             self.device.wait(COMPUTE, event)
         writes = self.writes(request, contents, upto)
-        contents.written = max(contents.written, min(upto, len(contents.tokens)))
+        contents.written = contents.in_slot = max(contents.written, min(upto, len(contents.tokens)))
         return self.device.step(COMPUTE, (), writes)
 
     def finish_steps(self) -> None:
@@ -112,7 +116,8 @@ class Worker:
         positions = range(first, upto)
         rows = {Row(BLOCKS, table[p // size], p % size): contents.stamp(p) for p in positions}
         if request.slot != NO_SLOT:
-            rows |= {Row(SLOTS, request.slot, p % self.ring): contents.stamp(p) for p in positions[-self.ring :]}
+            positions = range(max(contents.in_slot, upto - self.ring), upto)
+            rows |= {Row(SLOTS, request.slot, p % self.ring): contents.stamp(p) for p in positions}
         return rows
 
     def rename(self, request: Request, contents: Contents, first: int, upto: int) -> None:
@@ -134,3 +139,9 @@ class Worker:
         memory = self.device.preview(events, [self.pairs(copy) for copy in recorded])
         size, table = self.block_size, request.table
         return [memory.get(Row(BLOCKS, table[p // size], p % size), UNWRITTEN) for p in range(rows)]
+
+    def read_slot(self, request: Request, written: int) -> list[Stamp]:
+        """The ring of the request's slot, oldest position first, after positions below ``written`` were written."""
+        memory = self.device.preview(self.filling(request))
+        positions = range(oldest_kept(written, self.ring), written)
+        return [memory.get(Row(SLOTS, request.slot, p % self.ring), UNWRITTEN) for p in positions]

@@ -18,6 +18,7 @@ from kvproof.model.interface import (
     capabilities_of,
     declaration_of,
 )
+from kvproof.model.mutants import make_mutant
 from kvproof.model.reference import ReferenceAllocator, make_reference
 
 SMALL = Configuration(blocks=7, block_size=4)
@@ -197,6 +198,41 @@ def test_a_step_left_in_flight_by_an_ended_request_does_not_reach_the_next_owner
     a.complete([copy.ticket])
     assert copy.destination == 4
     assert list(a.read("B")) == list(range(100, 106))
+
+
+# State slots --------------------------------------------------------------------------------------
+
+
+def ring(a: ReferenceAllocator, name: str) -> list[int]:
+    request = a.engine.requests[name]
+    return [stamp.token for stamp in a.worker.read_slot(request, request.num_tokens)]
+
+
+def test_parent_and_child_advance_their_own_rings() -> None:
+    a = with_parent(make_reference(Configuration(blocks=9, state_slots=3)))
+    a.fork("A", "B", 10)
+    assert ring(a, "B") == ring(a, "A") == list(range(102, 110))  # read through the queued clone
+    for name, token in (("A", 500), ("B", 600)):
+        a.extend(name, [token])
+        a.commit(name, 11)
+    assert ring(a, "A") == [*range(103, 110), 500]
+    assert ring(a, "B") == [*range(103, 110), 600]
+
+
+def test_a_hit_brings_rows_and_the_first_step_brings_the_ring() -> None:
+    a = with_parent(make_reference(Configuration(blocks=9, state_slots=3)))
+    a.release("A", "finish")
+    assert a.admit("B", range(100, 110)).hit_rows == 8
+    a.commit("B", 10)
+    assert ring(a, "B") == list(range(102, 110))
+
+
+def test_a_shared_slot_shows_the_other_requests_rows() -> None:
+    a: Any = make_mutant("fork_shares_slot")(Configuration(blocks=9, state_slots=3))
+    with_parent(a).fork("A", "B", 10)
+    a.extend("A", [500])
+    a.commit("A", 11)
+    assert ring(a, "B") != list(range(102, 110))
 
 
 # Prefix cache -------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,7 @@ def test_keyword_arguments_are_recorded_too() -> None:
     assert recorder.operations[0].answer == Answer.OK.value
 
 
-# Bad input ------------------------------------------------------------------------------------------------
+# Bad input ----------------------------------------------------------------------------------------
 
 GOOD = dumps(recorded())
 HEADER, *OPERATIONS = GOOD.splitlines()
@@ -159,7 +161,7 @@ BAD = {
     "version is text": (changed(HEADER, "version", to="1") + "\n", "line 1: field version: '1' is not a whole"),
     "version is true": (changed(HEADER, "version", to=True) + "\n", "line 1: field version: True is not a whole"),
     "no seed": (without(HEADER, "seed") + "\n", "line 1: field seed: is missing"),
-    "extra field": (changed(HEADER, "run", to="rm") + "\n", "line 1: field run: is unknown"),
+    "extra field": (changed(HEADER, "run", to="rm") + "\n", "line 1: field 'run': is unknown"),
     "billion blocks": (changed(HEADER, "config", "blocks", to=10**9) + "\n", "line 1: field config.blocks: 1000000000"),
     "no blocks": (changed(HEADER, "config", "blocks", to=0) + "\n", "line 1: field config.blocks: 0 is not between"),
     "billion usable": (
@@ -183,6 +185,10 @@ BAD = {
     "wrong reason": (
         HEADER + "\n" + changed(OPERATIONS[5], "args", "reason", to="bored") + "\n",
         "line 2: field args.reason: 'bored' is not one of finish, preempt, abort",
+    ),
+    "unprintable name": (
+        HEADER + "\n" + changed(OPERATIONS[0], "request", to="A\x1b[2J") + "\n",
+        r"line 2: field request: 'A\\x1b\[2J' has characters that cannot be printed",
     ),
     "no name": (HEADER + "\n" + changed(OPERATIONS[0], "request", to=None) + "\n", "line 2: field request: None"),
     "unknown pool": (
@@ -239,3 +245,43 @@ def test_every_field_of_every_line_is_checked() -> None:
 def _paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path for key, item in inside for path in [(*at, key), *_paths(item, (*at, key))]]
+
+
+def test_a_damaged_file_gives_a_trace_error_and_nothing_else() -> None:
+    """Cut, repeat, swap and change bytes at random: read, or refused by name; never another exception."""
+    rng = random.Random(1)
+    good = GOOD.encode()
+    outcomes = {"read": 0, "refused": 0}
+    for _ in range(400):
+        damaged = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(damaged))
+            kind = rng.randrange(4)
+            if kind == 0:
+                damaged[at] = rng.randrange(256)
+            elif kind == 1:
+                del damaged[at : at + rng.randint(1, 50)]
+            elif kind == 2:
+                damaged[at:at] = damaged[at : at + rng.randint(1, 50)]
+            else:
+                damaged[at:at] = rng.choice([b"{", b"}", b"[", b"]", b",", b'"', b"\n", b"-", b"9" * 30, b"null"])
+        try:
+            loads(bytes(damaged).decode("utf-8", "surrogateescape"))
+            outcomes["read"] += 1
+        except TraceError:
+            outcomes["refused"] += 1
+    assert outcomes["refused"] > 300
+    assert outcomes["read"] > 0
+
+
+def test_owners_of_other_engines_are_written_down_whatever_they_are_called() -> None:
+    class Odd(ReferenceAllocator):
+        def snapshot(self) -> Any:
+            pools = dict(super().snapshot())
+            pools["blocks"] = replace(pools["blocks"], holds={("node", 7): (1,), "a\nb": (2,)})
+            return pools
+
+    recorder: Any = Recorder(Odd(SMALL), SMALL)
+    recorder.admit("A", [1])
+    trace = loads(dumps(recorder.trace()))
+    assert trace.operations[0].effects["pools"]["blocks"]["holds"] == {"('node', 7)": [1], "'a\\nb'": [2]}
