@@ -80,6 +80,7 @@ class Goal:
     name: str
     sentence: str
     node: int
+    formula: L.Formula
 
 
 class Machine:
@@ -277,7 +278,7 @@ class Machine:
                 if reads(clause.formula) & self.scope.without or _numeric(clause.formula):
                     self.skipped.append(f"{name}: {clause.broken}")
                     continue
-                found.append(Goal(name, clause.broken, self.reading().formula(clause.formula)))
+                found.append(Goal(name, clause.broken, self.reading().formula(clause.formula), clause.formula))
         return found
 
     def node(self, formula: L.Formula) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from kvproof.spec import language as L
 from kvproof.spec.steps import Module
 
 from .finite import Cell
+from .machine import Machine
 
 _LETTER = {"request": "R", "index": "i", "block": "B", "offset": "o", "work": "W", "holder": "H", "key": "K"}
 
@@ -37,6 +39,18 @@ def before_and_after(module: Module, before: frozenset[Cell], after: frozenset[C
     return lines
 
 
-def things(named: Sequence[tuple[str, int]], sorts: Mapping[str, str]) -> str:
-    """An action's arguments in words."""
-    return ", ".join(f"{name}={thing(sorts[name], number)}" for name, number in named)
+def told(machine: Machine, sentence: str, formula: L.Formula, cells: Iterable[Cell]) -> str:
+    """The sentence of a clause that fails in a state, with the names of the things that make it fail."""
+    if not isinstance(formula, L.ForAll):
+        return sentence
+    inputs = dict(zip(machine.cells, machine.inputs, strict=True))
+    values = {inputs[cell]: True for cell in cells}
+    reading = machine.reading()
+    for row in reading.tuples([v.sort for v in formula.variables]):
+        node = reading.formula(formula.body, dict(zip(formula.variables, row, strict=True)))
+        if not machine.circuit.evaluate(node, values):
+            words = {v.name: thing(v.sort.name, number) for v, number in zip(formula.variables, row, strict=True)}
+            if sentence.startswith("not so"):
+                return f"{sentence} ({', '.join(words.values())})"
+            return sentence.format_map(words)
+    return sentence

@@ -118,6 +118,10 @@ class Unrolling:
         self._taken.append(taken)
         self.moments.append(after)
 
+    def last_step(self) -> tuple[Moment, list[tuple[Instance, Any]]]:
+        """The state before the last step, and for each instance the term that says that it is the one."""
+        return self.moments[-2], self._taken[-1]
+
     def solve(self, *extra: Any) -> Run | None:
         """A run in which the extra terms hold as well, or None if there is none.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from . import lengths, ownership, rows
-from .language import Choice, State, Variable, ceil_div, every, exists
+from .language import Choice, State, Variable, ceil_div, either, every, exists
 from .rules import has, in_table
 from .steps import Action, action, happens, require
 from .storage import last_used, published
@@ -174,8 +174,13 @@ def share_partial_tail(
 def copy_dropped(s: State, work: Variable) -> State:
     """A queued copy is never run."""
     t = rows.complete.body(s, work)
-    require(s.copies(work))
-    return t.but(filled=s.filled)
+    return t.but(
+        filled=t.filled.only(
+            lambda request, block, offset: either(
+                ~s.copies(work), ~s.writes(work, block, offset), s.filled(request, block, offset)
+            )
+        )
+    )
 
 
 @action

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kvproof.checks.prove import PROVED, REFUTED, ProveResult, UnknownName, prove, prove_mutant, theorem_names
 from kvproof.spec.language import RULES
 from kvproof.spec.modules import MODULES, NUMBER_THEOREMS
@@ -25,7 +26,7 @@ def test_every_theorem_is_proved_for_any_size_within_a_minute(proof: ProveResult
 
 def test_every_rule_of_the_book_is_among_the_theorems(proof: ProveResult) -> None:
     assert set(RULES) <= {t.name for t in proof.theorems}
-    assert [name for module in MODULES.values() for name in module.rules] and len(RULES) == 14
+    assert len(RULES) == sum(len(module.rules) for module in MODULES.values()) == 14
 
 
 def test_a_rule_that_logic_cannot_state_says_in_which_form_it_was_proved(proof: ProveResult) -> None:

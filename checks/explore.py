@@ -1,0 +1,147 @@
+"""``kvproof explore``: visit every reachable state of a small pool and check the rules in each.
+
+``model`` explores the executable model's own transitions, ``spec`` the text's.  Levels are finished
+before anything is reported, so a run to a broken rule is a shortest one.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+from kvproof.model.interface import Destination
+from kvproof.model.mutants import MUTANTS as MODEL_MUTANTS
+from kvproof.spec.mutants import MUTANTS as SPEC_MUTANTS
+
+from .exploration import Checkpoint, ExploreResult, Progress, Report
+from .explore_model import CHECKED, Limits, ModelRun, ModelSubject, words
+from .spec_finding import SpecFinding
+
+SYMMETRIES = ("none", "blocks", "full")
+SUBJECTS = ("spec", "model")
+CHECKPOINT_SECONDS = 20.0
+"""A checkpoint is written after a level, at most this often."""
+
+
+class UsageError(ValueError):
+    """The exploration cannot be built as asked."""
+
+
+def explore(
+    subject: str = "model",
+    blocks: int = 4,
+    requests: int = 3,
+    table: int = 3,
+    copies: int = 2,
+    symmetry: str = "none",
+    mutant: str | None = None,
+    device: str = "cpu",
+    *,
+    destination: Destination = "ordered",
+    max_states: int | None = None,
+    checkpoint: str | Path | None = None,
+    progress: Report | None = None,
+    engine: str = "auto",
+) -> ExploreResult:
+    """Explore and check; see :class:`~kvproof.checks.exploration.ExploreResult`.
+
+    ``copies`` bounds queued copies and pins still held.  ``destination`` is the discipline that is
+    demanded.  With ``checkpoint``, an existing file is resumed.  Raises :class:`UsageError`.
+    """
+    _check(subject, symmetry, mutant, device)
+    limits = Limits(blocks, requests, table, copies)
+    if subject == "spec":
+        from .explore_spec import explore_spec
+
+        return explore_spec(
+            limits, symmetry, mutant, destination, device, engine, max_states, checkpoint, progress or _silent
+        )
+    if blocks > 255 or requests > 8:
+        raise UsageError("the model is explored for at most 255 blocks and 8 requests")
+    what = f"model {limits} {symmetry} {mutant} {destination}"
+    return _explore_model(
+        ModelSubject(limits, symmetry, mutant, destination),
+        what,
+        max_states,
+        None if checkpoint is None else Path(checkpoint),
+        progress or _silent,
+    )
+
+
+def _silent(_progress: Progress) -> None:
+    return None
+
+
+def _check(subject: str, symmetry: str, mutant: str | None, device: str) -> None:
+    if subject not in SUBJECTS:
+        raise UsageError(f"subject {subject!r} is unknown: choose one of {', '.join(SUBJECTS)}")
+    if symmetry not in SYMMETRIES:
+        raise UsageError(f"symmetry {symmetry!r} is unknown: choose one of {', '.join(SYMMETRIES)}")
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} is unknown: choose cpu or cuda")
+    if subject == "model" and device != "cpu":
+        raise UsageError("the model is Python: explore it with --device cpu (--subject spec runs on cuda)")
+    known = MODEL_MUTANTS if subject == "model" else SPEC_MUTANTS
+    if mutant is not None and mutant not in known:
+        raise UsageError(f"mutant {mutant!r} is unknown: choose one of {', '.join(known)}")
+
+
+def _explore_model(
+    subject: ModelSubject,
+    what: str,
+    max_states: int | None,
+    checkpoint: Path | None,
+    progress: Report,
+) -> ExploreResult:
+    began = time.perf_counter()
+    if checkpoint is not None and checkpoint.exists():
+        run = ModelRun.resume(subject, Checkpoint.load(checkpoint, what))
+        finding = None
+    else:
+        run = ModelRun.begin(subject)
+        finding = _judge(run)
+    saved = began
+    complete = True
+    while run.level and finding is None:
+        if not run.next_level(max_states):
+            complete = False
+            break
+        now = time.perf_counter()
+        progress(Progress(len(run.levels) - 1, len(run.number_of), run.edges, now - began))
+        finding = _judge(run)
+        if checkpoint is not None and (now - saved > CHECKPOINT_SECONDS or not run.level):
+            run.checkpoint().save(checkpoint, what)
+            saved = time.perf_counter()
+    count = len(run.number_of)
+    plain = subject.symmetry == "none"
+    finished = complete and finding is None
+    depth = sum(1 for a, b in zip(run.levels, [*run.levels[1:], count], strict=True) if b > a) - 1
+    return ExploreResult(
+        subject="model",
+        symmetry=subject.symmetry,
+        states=count if plain else None,
+        edges=run.edges if plain else None,
+        depth=depth,
+        classes=count,
+        class_edges=run.edges,
+        finding=finding,
+        complete=finished,
+        seconds=time.perf_counter() - began,
+        orbit_sum=count * subject.orbit() if subject.symmetry == "blocks" and finished else count if plain else None,
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        bytes_per_state=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / max(1, count),
+        engine="model",
+        checked=CHECKED,
+        skipped=tuple(subject.spec.skipped),
+    )
+
+
+def _judge(run: ModelRun) -> SpecFinding | None:
+    """The first state of the last level that breaks a rule, with the shortest run to it."""
+    found = run.subject.broken(run.level)
+    if found is None:
+        return None
+    row, rule, sentence = found
+    steps = run.path(run.levels[-1] + row)
+    return SpecFinding(rule, sentence, len(steps), tuple(words(move) for move in steps))
