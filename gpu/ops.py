@@ -84,35 +84,38 @@ def fill_pages(rows: torch.Tensor, pages: torch.Tensor, value: int) -> None:
 
 
 # On CUDA nothing may ask for a value on the host: that would make the host wait for the stream, and
-# hide the very errors that this package looks for.  So skipped entries go to the dump page instead.
+# hide the very errors that this package looks for.  So skipped entries go to the dump page instead,
+# and so do entries out of range, which a CPU refuses and which would end the process on a GPU.
 
 
 @copy_rows.register_kernel("cuda")
 def _copy_rows_cuda(rows: torch.Tensor, pairs: torch.Tensor) -> None:
     row = torch.arange(rows.shape[2], device=rows.device)
-    wanted = (row < pairs[:, 2:3]) & (pairs[:, 1:2] > 0)
-    source = torch.where(wanted, pairs[:, 0:1], 0)
-    destination = torch.where(wanted, pairs[:, 1:2], 0)
+    source, destination, count = (pairs[:, column : column + 1] for column in range(3))
+    pages = rows.shape[1]
+    wanted = (row < count) & (destination > 0) & (destination < pages) & (source >= 0) & (source < pages)
+    source = torch.where(wanted, source, 0)
+    destination = torch.where(wanted, destination, 0)
     rows[:, destination, row] = rows[:, source, row]
 
 
 @scatter_rows.register_kernel("cuda")
 def _scatter_rows_cuda(rows: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
-    page, row = _page_and_row(slots, rows.shape[2])
-    rows[:, page, row] = torch.where((slots >= 0).view(1, -1, 1), values, rows[:, page, row])
+    page, row, real = _page_and_row(rows, slots)
+    rows[:, page, row] = torch.where(real.view(1, -1, 1), values, rows[:, page, row])
 
 
 @gather_rows.register_kernel("cuda")
 def _gather_rows_cuda(rows: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
-    page, row = _page_and_row(slots, rows.shape[2])
-    out.copy_(torch.where((slots >= 0).view(1, -1, 1), rows[:, page, row], out))
+    page, row, real = _page_and_row(rows, slots)
+    out.copy_(torch.where(real.view(1, -1, 1), rows[:, page, row], out))
 
 
 @verify_rows.register_kernel("cuda")
 def _verify_rows_cuda(rows: torch.Tensor, slots: torch.Tensor, stamps: torch.Tensor, result: torch.Tensor) -> None:
-    layers, _, page_rows, words = rows.shape
-    page, row = _page_and_row(slots, page_rows)
-    differs = (rows[:, page, row] != words_of(stamps, layers, words)).any(dim=2).any(dim=0) & (slots >= 0)
+    page, row, real = _page_and_row(rows, slots)
+    expected = words_of(stamps, rows.shape[0], rows.shape[3])
+    differs = ((rows[:, page, row] != expected).any(dim=2).any(dim=0) | ~real) & (slots >= 0)
     index = torch.arange(slots.shape[0], device=slots.device)
     result[0] += differs.sum()
     result[1] = torch.minimum(result[1], torch.where(differs, index, result[1]).min())
@@ -120,10 +123,12 @@ def _verify_rows_cuda(rows: torch.Tensor, slots: torch.Tensor, stamps: torch.Ten
 
 @fill_pages.register_kernel("cuda")
 def _fill_pages_cuda(rows: torch.Tensor, pages: torch.Tensor, value: int) -> None:
-    rows[:, pages] = value
+    rows[:, torch.where((pages >= 0) & (pages < rows.shape[1]), pages, 0)] = value
 
 
-def _page_and_row(slots: torch.Tensor, page_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Page and row of each slot; skipped ones point to row 0 of the dump page."""
-    safe = slots.clamp(min=0)
-    return safe.div(page_rows, rounding_mode="floor"), safe % page_rows
+def _page_and_row(rows: torch.Tensor, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Page and row of each slot, and whether it is one; what is not points to row 0 of the dump page."""
+    pages, page_rows = rows.shape[1], rows.shape[2]
+    real = (slots >= 0) & (slots < pages * page_rows)
+    safe = torch.where(real, slots, 0)
+    return safe.div(page_rows, rounding_mode="floor"), safe % page_rows, real
