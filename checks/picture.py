@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -128,7 +129,7 @@ def _facts(trace: Trace, guilty: Blame | None) -> list[tuple[str, str]]:
         named = (f"{clean(name, 40)} {clean(version, 40)}" for name, version in list(trace.packages.items())[:12])
         facts.append(("versions", ", ".join(named)))
     if guilty is not None and guilty.trace:
-        facts.append(("again", f"kvproof replay {guilty.trace}"))
+        facts.append(("again", f"kvproof replay {quote(guilty.trace)}"))
     return facts
 
 

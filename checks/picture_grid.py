@@ -360,26 +360,28 @@ def facts(grid: Grid, where: Place, moment: int, since: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _who(cell: Cell, since: str) -> str:
+def _who(cell: Cell, since: str = "") -> str:
+    """Who has it, or which class it is in."""
+    when = f" {since}" if since else ""
     match cell.kind:
         case "unseen":
             return "not observed: the trace has no snapshot here"
         case "free":
-            return f"free {since}"
+            return f"free{when}"
         case "cached":
-            return f"cached {since}: nobody owns it, its contents can be hit"
+            return f"cached{when}: nobody owns it, its contents can be hit"
         case "reserved":
             return "reserved: it may be issued to nobody"
         case "lost":
-            return f"in no class {since}: nobody owns it, yet it is neither free nor cached"
+            return f"in no class{when}: nobody owns it, yet it is neither free nor cached"
         case "twice":
-            return f"in the free list {cell.free} times {since}"
+            return f"in the free list {cell.free} times{when}"
     parts = []
     if cell.owners:
-        shared = ", shared," if len(cell.owners) > 1 else ""
-        parts.append(f"owned by {listed(cell.owners)}{shared} {since}")
+        how = "shared by" if len(cell.owners) > 1 else "owned by"
+        parts.append(f"{how} {listed(cell.owners)}{when}")
     if cell.holders:
-        parts.append(f"held by {listed(cell.holders)}" + ("" if cell.owners else f" {since}"))
+        parts.append(f"held by {listed(cell.holders)}" + ("" if cell.owners else when))
     if cell.kind == "clash":
         parts.append("and yet it may be issued")
     if not cell.usable:
@@ -400,7 +402,7 @@ def _under_way(grid: Grid, where: Place, moment: int, queued_before: int | None 
 def biography(grid: Grid, where: Place) -> list[tuple[int, str]]:
     """The life of one block as sentences, each with the moment it belongs to."""
     first = grid.cells[where][0]
-    sentences = [(grid.first, "; ".join([f"it is {first.state()}", *_under_way(grid, where, grid.first)[:MOST_NAMED]]))]
+    sentences = [(grid.first, "; ".join([f"it is {_who(first)}", *_under_way(grid, where, grid.first)[:MOST_NAMED]]))]
     for moment in range(grid.first + 1, grid.last + 1):
         before, cell = grid.cell(where, moment - 1), grid.cell(where, moment)
         parts = list(_changes(before, cell))

@@ -239,9 +239,9 @@ def test_a_cell_tells_who_owns_it_since_when_and_what_was_written() -> None:
         "it last held A: positions 8 to 9, tokens 108, 109, committed",
         "queued copy 1 (3 to 4) still reads it",
     ]
-    shared = next(e.text for e in page.all("title") if "shared" in e.text).split("\n")
+    shared = next(e.text for e in page.all("title") if "shared by" in e.text).split("\n")
     assert shared[:4] == [
-        "owned by A and B, shared, since operation 3: fork A → B",
+        "shared by A and B since operation 3: fork A → B",
         "owner count 2",
         "A: positions 0 to 3, tokens 100 to 103, committed",
         "B: positions 0 to 3, tokens 100 to 103, committed",

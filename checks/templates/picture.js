@@ -33,7 +33,7 @@ for (const figure of document.querySelectorAll("figure.map")) {
     cursor.setAttribute("visibility", "visible");
     const name = document.createElement("b");
     name.textContent = names[row].querySelector(".name").textContent;
-    told.querySelector(".told-head").replaceChildren(name, " after " + columns[column].dataset.title);
+    told.querySelector(".told-head").replaceChildren(name, (moment ? " after " : " ") + columns[column].dataset.title);
     told.querySelector(".told-text").textContent = spot.dataset.text;
     told.classList.toggle("kept", kept);
     for (const [at, line] of lines) line.classList.toggle("at", at === moment);
@@ -44,7 +44,7 @@ for (const figure of document.querySelectorAll("figure.map")) {
     const x = left(column), y = Number(rows[row][0].getAttribute("y"));
     const across = scroll.clientWidth, down = scroll.clientHeight;
     if (centre) {
-      scroll.scrollLeft = x - across * 0.7;
+      scroll.scrollLeft = Math.max(x - across * 0.7, x + width + 8 - across);
       scroll.scrollTop = y + head - down * 0.6;
       return;
     }
@@ -64,7 +64,12 @@ for (const figure of document.querySelectorAll("figure.map")) {
   }
 
   grid.addEventListener("pointermove", event => { if (!kept && under(event)) tell(); });
-  grid.addEventListener("click", event => { if (under(event)) { kept = !kept; tell(); } });
+  grid.addEventListener("click", event => {
+    const before = [row, column].join();
+    if (!under(event)) return;
+    kept = !kept || before !== [row, column].join();
+    tell();
+  });
   const moves = {
     ArrowLeft: () => column--, ArrowRight: () => column++, ArrowUp: () => row--, ArrowDown: () => row++,
     Home: () => column = 0, End: () => column = columns.length - 1,
