@@ -19,8 +19,9 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from kvproof.checks.picture_blame import Blame, FindingLike, blame
-from kvproof.checks.picture_grid import Grid, Place, biography, lay_out, name_of
+from kvproof.checks.picture_grid import Grid, Place, lay_out, name_of
 from kvproof.checks.picture_shapes import Drawing, draw
+from kvproof.checks.picture_told import biography
 from kvproof.checks.picture_words import answer, call, clean, opening
 from kvproof.model.trace import Trace
 

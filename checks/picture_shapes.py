@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvproof.checks.picture_blame import Blame
-from kvproof.checks.picture_grid import Cell, Grid, Place, QueuedCopy, facts, name_of
+from kvproof.checks.picture_grid import Cell, Grid, Place, QueuedCopy, name_of
+from kvproof.checks.picture_told import facts
 from kvproof.checks.picture_words import call, clean, subject
 from kvproof.model.trace import Operation, Trace
 
