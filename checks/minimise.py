@@ -66,7 +66,9 @@ class Minimiser:
     def _over(self) -> bool:
         return time.monotonic() > self._end
 
-    def _try(self, lines: Sequence[Line], configuration: Configuration | None = None) -> Run | None:
+    def _try(
+        self, lines: Sequence[Line], configuration: Configuration | None = None, *, relative: bool = False
+    ) -> Run | None:
         """The run of these lines if it ends in a breach."""
         if self._over():
             return None
@@ -77,6 +79,7 @@ class Minimiser:
             lines,
             drain=self._drain,
             call_limit=self.call_limit,
+            relative=relative,
         )
         return run if run.breach is not None else None
 
@@ -96,11 +99,12 @@ class Minimiser:
 
     def _accept(self, lines: Sequence[Line], configuration: Configuration | None = None) -> bool:
         """Keep these lines if they break a rule and are smaller."""
-        run = self._try(lines, configuration)
-        if run is None or run.size >= self.best.size:
-            return False
-        self.best = run
-        return True
+        for relative in (False, True) if len(lines) <= MEDIUM else (False,):
+            run = self._try(lines, configuration, relative=relative)
+            if run is not None and run.size < self.best.size:
+                self.best = run
+                return True
+        return False
 
     def _tail(self) -> None:
         """A long run: often its last operations break the rule without the ones before."""

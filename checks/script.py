@@ -31,10 +31,15 @@ class Made:
 
 @dataclass(frozen=True)
 class Line:
-    """One operation of a script; ``key`` stays the same when other lines are dropped."""
+    """One operation of a script; ``key`` stays the same when other lines are dropped.
+
+    ``offset`` says where a number of rows lay when the line was performed: behind the history for a
+    commit, behind the committed rows for a fork (0: all of them, negative: fewer).
+    """
 
     key: int
     operation: Operation
+    offset: int | None = None
 
 
 Script = tuple[Line, ...]
@@ -115,20 +120,27 @@ def _concrete(operation: Operation, values: dict[Made, int]) -> Operation | None
     return operation
 
 
-def _fitted(operation: Operation, now: Follower) -> Operation:
-    """The operation with its number of rows moved into what is possible now; an edited script needs that."""
+def _fitted(line: Line, now: Follower, relative: bool) -> Line:
+    """The line with its number of rows moved into what is possible now; an edited script needs that.
+
+    ``relative``: keep the distance to the end of the history (or of the committed rows), not the number.
+    """
+    operation = line.operation
     live = now.requests.get(operation.request) if operation.request is not None else None
     if live is None or "rows" not in operation.args:
-        return operation
+        return line
+    base = live.committed
     match operation.op:
         case "commit":
+            base = len(live.tokens)
             least, most = live.committed, live.committed + (live.optimistic or live.in_flight)
         case "fork":
             least, most = (live.committed if "slots" in now.capabilities else 1), live.committed
         case _:
             least, most = 1, live.in_flight
-    rows = min(max(operation.args["rows"], least), most)
-    return replace(operation, args={**operation.args, "rows": rows}) if rows != operation.args["rows"] else operation
+    wanted = base + line.offset if relative and line.offset is not None else operation.args["rows"]
+    rows = min(max(wanted, least), most)
+    return replace(line, operation=replace(operation, args={**operation.args, "rows": rows}), offset=rows - base)
 
 
 class Seen(NamedTuple):
@@ -145,8 +157,16 @@ class Stage:
     A target whose very first snapshot breaks a rule has its breach in ``run.breach`` at once.
     """
 
-    def __init__(self, factory: Factory, configuration: Configuration, call_limit: float = CALL_LIMIT) -> None:
+    def __init__(
+        self,
+        factory: Factory,
+        configuration: Configuration,
+        call_limit: float = CALL_LIMIT,
+        *,
+        relative: bool = False,
+    ) -> None:
         self.run = Run(configuration)
+        self._relative = relative
         self.seen: list[Seen] = []
         self._lockstep: Lockstep | None = None
         self._values: dict[Made, int] = {}
@@ -175,14 +195,14 @@ class Stage:
         if self._lockstep is None:
             return False
         lockstep, run = self._lockstep, self.run
-        fitted = _fitted(line.operation, lockstep.follower)
-        operation = _concrete(fitted, self._values)
+        line = _fitted(line, lockstep.follower, self._relative)
+        operation = _concrete(line.operation, self._values)
         if operation is None or not offered(operation.op, lockstep.capabilities):
             return False
         if lockstep.follower.illegal(operation):
             return False
         before = set(made_by(lockstep))
-        run.lines.append(replace(line, operation=fitted))
+        run.lines.append(line)
         run.operations.append(operation)
         try:
             lockstep.perform(operation)
@@ -224,9 +244,10 @@ def play(
     *,
     drain: bool,
     call_limit: float = CALL_LIMIT,
+    relative: bool = False,
 ) -> Run:
     """Perform a script on a fresh target until something breaks; with ``drain``, give everything back at the end."""
-    stage = Stage(factory, configuration, call_limit)
+    stage = Stage(factory, configuration, call_limit, relative=relative)
     try:
         for line in script:
             if stage.run.breach is not None:
