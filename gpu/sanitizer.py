@@ -185,13 +185,14 @@ class Sanitizer:
         self._host: dict[str, int] = {}
         self._clocks: dict[str, dict[str, int]] = {}
         self._pages: dict[tuple[str, int], _Page] = {}
+        self._issued: set[tuple[str, int]] = set()
         self._unobserved: dict[str, deque[Access]] = {}
 
     def during(self, operation: str) -> None:
         """From here on, accesses are part of this operation of the allocator (for reports)."""
         self._operation = operation
 
-    def launched(self, ticket: Ticket, name: str, who: str, reads: Iterable[Span], writes: Iterable[Span]) -> None:
+    def launched(self, ticket: Ticket, name: str, who: str, reads: Sequence[Span], writes: Sequence[Span]) -> None:
         """A kernel was queued.  It is ordered behind its stream, its stream's waits and the host."""
         clock = self._of_stream(ticket.stream)
         clock[ticket.stream] = ticket.clock
@@ -199,7 +200,7 @@ class Sanitizer:
         self._unobserved.setdefault(ticket.stream, deque()).append(access)
         self._judge(access, clock, reads, writes)
 
-    def host_accessed(self, name: str, who: str, reads: Iterable[Span], writes: Iterable[Span]) -> None:
+    def host_accessed(self, name: str, who: str, reads: Sequence[Span], writes: Sequence[Span]) -> None:
         """The host itself reads or writes, now.  It is ordered behind what the host has observed."""
         self._host[HOST] = self._host.get(HOST, 0) + 1
         ticket = Ticket(HOST, self._host[HOST])
@@ -238,6 +239,7 @@ class Sanitizer:
         """
         for segment in self._page(space, page).cover(0, rows):
             segment.filled = False
+        self._issued.add((space, page))
 
     def host_knows(self, ticket: Ticket) -> bool:
         """Has the host observed this launch?"""
@@ -261,13 +263,16 @@ class Sanitizer:
             found = self._pages[space, page] = _Page()
         return found
 
-    def _judge(self, access: Access, clock: Clock, reads: Iterable[Span], writes: Iterable[Span]) -> None:
+    def _judge(self, access: Access, clock: Clock, reads: Sequence[Span], writes: Sequence[Span]) -> None:
         """Compare with the history of every row, then become part of it."""
         found: dict[tuple[Kind, Access | None], list[Span]] = {}
         for span in reads:
             self._read(span, access, clock, found)
         for span in writes:
             self._write(span, access, clock, found)
+        for span in reads:  # after the writes: a step may read what it writes itself
+            if (span.space, span.page) in self._issued:
+                self._find_unfilled(span, found)
         for (kind, earlier), spans in found.items():
             self._report(Report(kind, tuple(spans), earlier, access))
 
@@ -278,8 +283,6 @@ class Sanitizer:
             write = segment.write
             if write is not None and not known(write.ticket, clock):
                 _note(found, "read-after-write", write, span, segment)
-            if not segment.filled:
-                _note(found, "read-of-unfilled", None, span, segment)
             segment.reads[access.ticket.stream] = access
 
     def _write(
@@ -296,6 +299,11 @@ class Sanitizer:
                     _note(found, "write-after-read", read, span, segment)
         if segments:
             page.replace(segments, _Segment(span.first, span.stop, access))
+
+    def _find_unfilled(self, span: Span, found: dict[tuple[Kind, Access | None], list[Span]]) -> None:
+        for segment in self._page(span.space, span.page).cover(span.first, span.stop):
+            if not segment.filled:
+                _note(found, "read-of-unfilled", None, span, segment)
 
     def _report(self, report: Report) -> None:
         if len(self.reports) < self._limit:

@@ -220,6 +220,8 @@ def test_a_step_may_read_what_it_writes_itself() -> None:
     sanitizer.issued("blocks", 3, 4)
     dev.launch(dev.stream("compute"), kernel("prompt step", writes=(rows(3),)))
     dev.launch(dev.stream("compute"), kernel("step", reads=(rows(3),), writes=(rows(3, 1, 2),)))
+    sanitizer.issued("blocks", 4, 4)
+    dev.launch(dev.stream("compute"), kernel("first step", reads=(rows(4),), writes=(rows(4),)))
     assert sanitizer.reports == []
 
 
