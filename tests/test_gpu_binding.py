@@ -190,4 +190,5 @@ def test_sanitizer_and_spec_find_the_same_first_violation() -> None:
                 break
         else:
             firsts["none"] += 1
-    assert min(firsts[what] for what in (*MEANING.values(), "none")) > 40, f"each kind of first violation, and programs without one, must occur: {firsts}"
+    # Not vacuous: each kind comes first somewhere, and some programs have no violation at all.
+    assert min(firsts[what] for what in (*MEANING.values(), "none")) > 40, firsts
