@@ -20,8 +20,9 @@ import string
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
-from kvproof.checks.follow import Follower, Shadow
+from kvproof.checks.follow import Follower
 from kvproof.checks.operations import Operation
+from kvproof.checks.shadow import Shadow
 from kvproof.model.interface import MISUSES, Configuration
 
 T = TypeVar("T")

@@ -36,9 +36,10 @@ from kvproof.spec import RULES
 
 from . import sets
 from .adapters.registry import TargetError as TargetError
-from .follow import Follower, StateSlot, Work
+from .follow import Follower
 from .operations import Operation, length
 from .sets import Facts, RuleBook
+from .shadow import StateSlot, Work
 
 KINDS = (
     "rule",
