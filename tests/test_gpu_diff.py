@@ -8,6 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from kvproof.checks import diff_table
 from kvproof.checks.adapters.registry import TargetError
 from kvproof.checks.diff import (
@@ -21,10 +24,11 @@ from kvproof.checks.diff import (
     side,
 )
 from kvproof.checks.generate import SeededChoices
+from kvproof.checks.stateful import HypothesisChoices
 from kvproof.gpu.backend import GpuAllocator, Policy
 from kvproof.gpu.mutants import MUTANTS
 from kvproof.gpu.sanitizer import Sanitizer
-from kvproof.gpu.schedules import by_name, every_name
+from kvproof.gpu.schedules import Drawn, by_name, every_name
 from kvproof.gpu.sim import SimDevice
 from kvproof.gpu.worker import STREAMS
 from kvproof.model.interface import Allocator, Configuration
@@ -42,6 +46,17 @@ def test_model_and_backend_agree_under_every_schedule() -> None:
     assert result.finding is None
     assert (result.verdict, result.examples, result.programs) == ("certified", 25, 150)
     assert result.operations > 3000
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_they_agree_when_hypothesis_draws_the_program_and_every_choice_of_the_device(data: st.DataObject) -> None:
+    def backend(configuration: Configuration, _schedule: str, _seed: int) -> Allocator:
+        device = SimDevice(Drawn(lambda n: data.draw(st.integers(0, n - 1))), Sanitizer())
+        return GpuAllocator(configuration, device, Policy(strict=False))
+
+    program = run_program(REFERENCE, backend, Configuration(state_slots=4), HypothesisChoices(data), "drawn", 0)
+    assert program.differences == []
 
 
 def test_the_programs_of_the_comparison_do_everything() -> None:

@@ -13,7 +13,7 @@ from kvproof.gpu.cells import Span
 from kvproof.gpu.device import Event, Kernel
 from kvproof.gpu.order import Ticket
 from kvproof.gpu.sanitizer import OrderingError, Sanitizer, Watch
-from kvproof.gpu.schedules import Lazy
+from kvproof.gpu.schedules import Lazy, Random
 from kvproof.gpu.sim import SimDevice
 
 
@@ -314,6 +314,38 @@ def test_a_trace_without_reports_has_one_outcome_under_all_schedules() -> None:
     # are visible in the final memory (the others are overwritten later, or copy equal values).
     assert verdicts == {(False, False): 368, (True, True): 1504, (True, False): 128}
     assert states == 103_479
+
+
+def run_on_device(trace: list[Step], seed: int, cells: int = 4) -> tuple[int, ...]:
+    """The final memory when the simulated device runs the trace in a random order, early or late."""
+    memory = list(range(cells))
+    dev = SimDevice(Random(seed, idle=(0.5, 0.9, 1.0)[seed % 3]))
+    events: list[Event] = []
+    for kind, name, source, target in trace:
+        stream = dev.stream(name)
+
+        def write(*_: int, kind: str = kind, source: int = source, target: int = target) -> None:
+            memory[target] = memory[source] if kind == "copy" else source
+
+        if kind == "record":
+            events.append(dev.record(stream))
+        elif kind == "wait":
+            dev.wait(stream, events[source])
+        else:
+            dev.launch(stream, Kernel(kind, (), (), write))
+    dev.drain()
+    return tuple(memory)
+
+
+def test_the_simulated_device_reaches_exactly_the_enumerated_outcomes() -> None:
+    rng, several = random.Random(11), 0
+    for _ in range(60):
+        trace = random_trace(rng, length=7)
+        final, _ = outcomes(trace)
+        reached = {run_on_device(trace, seed) for seed in range(120)}
+        assert reached == final
+        several += len(final) > 1
+    assert several == 40, "most of these traces have several outcomes"
 
 
 # Around somebody else's code ------------------------------------------------------------------
