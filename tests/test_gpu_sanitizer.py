@@ -339,13 +339,13 @@ def run_on_device(trace: list[Step], seed: int, cells: int = 4) -> tuple[int, ..
 
 def test_the_simulated_device_reaches_exactly_the_enumerated_outcomes() -> None:
     rng, several = random.Random(11), 0
-    for _ in range(60):
+    for _ in range(40):
         trace = random_trace(rng, length=7)
         final, _ = outcomes(trace)
-        reached = {run_on_device(trace, seed) for seed in range(120)}
+        reached = {run_on_device(trace, seed) for seed in range(180)}
         assert reached == final
         several += len(final) > 1
-    assert several == 40, "most of these traces have several outcomes"
+    assert several == 25, "most of these traces have several outcomes"
 
 
 # Around somebody else's code ------------------------------------------------------------------
