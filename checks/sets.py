@@ -482,7 +482,7 @@ class RuleBook:
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = [CompiledRule(rule) for rule in rules]
+        self.rules = [_compiled(rule) for rule in rules]
         self.exercised: Counter[str] = Counter({compiled.rule.name: 0 for compiled in self.rules})
         self._held: dict[str, tuple[tuple[object, ...], bool]] = {}
 
