@@ -69,6 +69,10 @@ class ExploreResult:
         return 1 if self.finding is not None else 0 if self.complete else 3
 
 
+class UsageError(ValueError):
+    """The exploration cannot be built as asked."""
+
+
 class CheckpointError(ValueError):
     """The file is not a checkpoint of this exploration."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 from kvproof.model.interface import Destination
 from kvproof.model.mutants import MUTANTS as MODEL_MUTANTS
 from kvproof.spec.mutants import MUTANTS as SPEC_MUTANTS
 
-from .exploration import Checkpoint, ExploreResult, Progress, Report
+from .exploration import Checkpoint, ExploreResult, Progress, Report, UsageError
 from .explore_model import CHECKED, Limits, ModelRun, ModelSubject, words
 from .spec_finding import SpecFinding
 
@@ -22,10 +23,6 @@ SYMMETRIES = ("none", "blocks", "full")
 SUBJECTS = ("spec", "model")
 CHECKPOINT_SECONDS = 20.0
 """A checkpoint is written after a level, at most this often."""
-
-
-class UsageError(ValueError):
-    """The exploration cannot be built as asked."""
 
 
 def explore(
@@ -145,3 +142,15 @@ def _judge(run: ModelRun) -> SpecFinding | None:
     row, rule, sentence = found
     steps = run.path(run.levels[-1] + row)
     return SpecFinding(rule, sentence, len(steps), tuple(words(move) for move in steps))
+
+
+def run(json_output: bool = False, **asked: Any) -> int:
+    """The command ``kvproof explore``: prints, and returns the exit code.  ``asked`` as in :func:`explore`."""
+    from . import present
+
+    result = explore(**asked, progress=present.progress_to_stderr())
+    if json_output:
+        present.show_json(result.to_json())
+    else:
+        present.show_exploration(result)
+    return result.exit_code()

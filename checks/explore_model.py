@@ -53,6 +53,9 @@ RULE_OF = {
     "one_index_per_block": "owned_xor_free",
     "tables_have_no_holes": "table_covers_need",
     "destinations_stay_home": "writes_stay_home",
+    "free_means_no_owner": "counts_match_owners",
+    "sources_of_copies_are_kept": "reads_keep_their_source",
+    "destinations_of_copies_are_kept": "writes_stay_home",
 }
 """The rule that a theorem stands for in reports."""
 ACTIONS = ("admit", "grow", "fork", "complete", "release_pins", "finish")
@@ -203,7 +206,7 @@ class ModelSubject:
             for index, block in enumerate(table):
                 yield "table", (request, index, block - 1)
         source_held, destination_held = self._pins
-        waiting = []
+        waiting: list[int] = []
         for work, (source, destination) in enumerate(copies):
             if source_held:
                 yield "pinned", (work, source - 1)

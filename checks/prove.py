@@ -327,3 +327,15 @@ def prove_mutant(mutant: Mutant, timeout_ms: int = 2_000) -> MutantResult:
             shown = None if small is None else str(small)
             break
     return MutantResult(mutant.name, mutant.rule, verdict, round(time.perf_counter() - began, 3), text, shown)
+
+
+def run(theorem: str | None = None, mutants: bool = False, json_output: bool = False) -> int:
+    """The command ``kvproof prove``: prints, and returns the exit code."""
+    from . import present
+
+    result = prove(theorem, mutants, log=present.log_to_stderr())
+    if json_output:
+        present.show_json(result.to_json())
+    else:
+        present.show_proof(result)
+    return result.exit_code()

@@ -154,3 +154,15 @@ def _broken_steps(
                 node = machine.reading().formula(clause.formula, env)
                 cases.append(z3.And(chosen, z3.Not(moment.term(node))))
             yield sentence, z3.Or(cases)
+
+
+def run(mutant: str, json_output: bool = False, out: str | Path | None = None) -> int:
+    """The command ``kvproof refute``: prints, and returns the exit code."""
+    from . import present
+
+    result = refute(mutant, out=out)
+    if json_output:
+        present.show_json(result.to_json())
+    else:
+        present.show_refutation(result)
+    return result.exit_code()
