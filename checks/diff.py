@@ -172,15 +172,19 @@ class Comparison:
     def perform(self, operation: Operation) -> None:
         """Both sides do it; then everything that the host can see is compared."""
         self.program.operations.append(operation)
-        reply_a = getattr(self.a, operation.op)(*operation.arguments())
-        self.program.replies.append(reply_a)
         try:
+            reply_a = getattr(self.a, operation.op)(*operation.arguments())
+            after_a = _frozen(self.a.snapshot())
+            self.program.replies.append(reply_a)
             reply_b = getattr(self.b, operation.op)(*operation.arguments())
             after_b = _frozen(self.b.snapshot())
         except Exception as error:
-            self._differ("raises", f"{operation}: {type(error).__name__}: {error}")
+            which = "B"
+            if len(self.program.replies) < len(self.program.operations):
+                which = "A"
+                self.program.replies.append(None)
+            self._differ("raises", f"{operation}: {which} raised {type(error).__name__}: {error}")
             return
-        after_a = _frozen(self.a.snapshot())
         if reply_a != reply_b:
             self._differ("state", f"{operation} was answered {answer_text(reply_a)} and {answer_text(reply_b)}")
         elif problem := difference_of(after_a, after_b):
@@ -189,8 +193,8 @@ class Comparison:
 
     def read(self, request: str) -> None:
         """Queue a reading of the request's committed rows on both sides."""
-        wanted = list(self.a.read(request))
         try:
+            wanted = list(self.a.read(request))
             if hasattr(self.b, "read_later"):
                 self._readings.append((request, wanted, cast(LooksLater, self.b).read_later(request)))
             elif (found := list(self.b.read(request))) != wanted:
@@ -200,7 +204,7 @@ class Comparison:
 
     def finish(self) -> None:
         """The program is over: ask the sanitizer, which names a rule; then let everything run, and look."""
-        for report in getattr(self.b, "reports", ()):
+        for report in (*getattr(self.a, "reports", ()), *getattr(self.b, "reports", ())):
             self._differ("ticket" if report.kind == "early-release" else "race", report.sentence, report.rule)
         try:
             self._look()
@@ -317,7 +321,7 @@ def shorten(program: Program, make_a: Side, make_b: Side) -> Program:
             if runs > SHORTENING_RUNS:
                 return best
             tried = replay(candidate, best, make_a, make_b)
-            if tried is not None and detector in tried.detectors and _size(tried) < _size(best):
+            if detector in tried.detectors and _size(tried) < _size(best):
                 best, changed = tried, True
                 break
     return best
@@ -356,17 +360,14 @@ def _fitted(operation: Operation, now: Follower) -> Operation:
     return replace(operation, args={**operation.args, "rows": min(max(operation.args["rows"], least), most)})
 
 
-def replay(operations: Sequence[Operation], like: Program, make_a: Side, make_b: Side) -> Program | None:
-    """Run given operations; those that are not legal any more are left out.  ``None`` if side A refuses to run."""
+def replay(operations: Sequence[Operation], like: Program, make_a: Side, make_b: Side) -> Program:
+    """Run given operations; those that are not legal any more are left out."""
     comparison = Comparison(make_a, make_b, like.configuration, like.schedule, like.seed)
     for operation in operations:
         fitted = _fitted(operation, comparison.follower)
         if comparison.follower.illegal(fitted):
             continue
-        try:
-            comparison.perform(fitted)
-        except Exception:
-            return None
+        comparison.perform(fitted)
         if not comparison.agrees:
             break
     else:

@@ -47,12 +47,13 @@ from kvproof.model.interface import (
 from kvproof.model.pool import ReleaseOrder
 from kvproof.model.records import Handle, Records
 
+from .contents import Contents
 from .device import Device, Event
 from .poison import Poisoner
 from .sanitizer import OrderingError, Sanitizer
 from .schedules import Random
 from .sim import SimDevice
-from .worker import Contents, Reading, Shape, Worker
+from .worker import Reading, Shape, Worker
 
 RECORD_COUNT = 64
 """Output records that can be live at once; ``recycle`` gives them back."""

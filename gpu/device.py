@@ -166,6 +166,12 @@ class Device(ABC):
         if self.sanitizer is not None:
             self.sanitizer.host_accessed(name, who, rows, ())
 
+    def forget(self, rows: Footprint) -> None:
+        """Announce that these pages are gone: their names will not be used again."""
+        if self.sanitizer is not None:
+            for span in rows:
+                self.sanitizer.forgotten(span.space, span.page)
+
     def host_releases(self, tickets: Iterable[Ticket], name: str, who: str = "") -> None:
         """Announce that an owner held for these launches is given up (rule 4, host-observed)."""
         if self.sanitizer is not None:

@@ -19,10 +19,11 @@ from typing import Literal
 from kvproof.model.interface import Configuration
 
 from .backend import GpuAllocator, Policy
+from .contents import Contents
 from .device import Device, Event, Stream
 from .memory import HostBuffer
 from .staging import Staging
-from .worker import Contents, Submitted, Worker
+from .worker import COPY, Submitted, Worker
 
 Detector = Literal["ticket", "race", "state"]
 
@@ -112,10 +113,9 @@ class _OneBuffer(Staging):
     _shared: HostBuffer | None = None
 
     def take(self, stream: Stream, length: int, width: int) -> HostBuffer:
-        if stream.name != "copy":
+        if stream.name != COPY:
             return super().take(stream, length, width)
-        fresh = super().take(stream, length, width)
-        self._shared = self._shared or fresh
+        self._shared = self._shared or super().take(stream, length, width)
         return self._shared
 
 

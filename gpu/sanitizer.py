@@ -241,9 +241,9 @@ class Sanitizer:
             segment.filled = False
         self._issued.add((space, page))
 
-    def host_knows(self, ticket: Ticket) -> bool:
-        """Has the host observed this launch?"""
-        return known(ticket, self._host)
+    def forgotten(self, space: str, page: int) -> None:
+        """The page is gone, with its history."""
+        self._pages.pop((space, page), None)
 
     def _of_stream(self, stream: str) -> dict[str, int]:
         """The stream's clock, up to date with the host's: whatever the host saw is done for it."""

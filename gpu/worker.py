@@ -28,14 +28,15 @@ from kvproof.model.engine import NO_BLOCK, QueuedCopy
 from kvproof.model.interface import BLOCKS, SLOTS
 from kvproof.model.request import NO_SLOT, Request
 
+from .contents import Contents
 from .device import Device, Event, Stream
 from .kernels import Pair, batches, clean_result, copy_pages, download, gather, scatter_stamps, verify
 from .memory import HostBuffer, HostMemory, Layout, Pages, Snapshot, flat_row, ring_row
 from .order import Ticket
 from .staging import Staging
-from .stamps import DRAFT_STAMP, append_stamps, tokens_in
+from .stamps import tokens_in
 
-COMPUTE, COPY, LOAD, POISONER = "compute", "copy", "load", "poison"
+COMPUTE, COPY, LOAD = "compute", "copy", "load"
 STREAMS = (COMPUTE, COPY, LOAD)
 """The streams that every backend uses (poisoning adds one)."""
 
@@ -48,40 +49,6 @@ class Shape:
     words: int = 2
     ring: int = 8
     layout: Layout = "block-major"
-
-
-class Contents:
-    """What the rows of one request must hold, and what still has to happen before they do.
-
-    ``stamps`` is aligned with ``tokens``.  ``filled`` counts the leading rows that queued work
-    fills.  ``ring`` is what each row of the state slot must hold (missing: nobody wrote it).
-    ``ready`` are events of copies and loads that fill the request and that ``compute`` has not
-    waited for.  ``loads`` says that its prompt comes through the load stream.
-    """
-
-    __slots__ = ("filled", "keys", "loads", "name", "published", "ready", "ring", "stamps", "tokens")
-
-    def __init__(self, name: str, tokens: Iterable[int], filled: int, keys: list[str], published: int) -> None:
-        self.name = name
-        self.tokens: list[int] = []
-        self.stamps: list[int] = []
-        self.filled = filled
-        self.ring: dict[int, int] = {}
-        self.ready: list[Event] = []
-        self.loads = False
-        self.keys = keys
-        self.published = published
-        self.append(tokens)
-
-    def append(self, tokens: Iterable[int]) -> None:
-        """More history."""
-        tokens = list(tokens)
-        append_stamps(self.stamps, tokens)
-        self.tokens += tokens
-
-    def stamp(self, position: int) -> int:
-        """What the row of a position must hold."""
-        return self.stamps[position] if position < len(self.stamps) else DRAFT_STAMP
 
 
 @dataclass(slots=True)
@@ -289,7 +256,9 @@ class Worker:
     def look(self, reading: Reading) -> list[int]:
         """The tokens of a reading; the host waits for it."""
         self.device.synchronize(reading.done)
-        self.device.host_reads(reading.target.cells(reading.snapshot.length), "look at rows")
+        found = reading.target.cells(reading.snapshot.length)
+        self.device.host_reads(found, "look at rows")
+        self.device.forget((*found, *reading.snapshot.cells()))
         return tokens_in(reading.target.values)
 
     def bad_rows(self) -> int:

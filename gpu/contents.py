@@ -1,0 +1,42 @@
+"""What the rows of one request must hold, and what has to happen before they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .device import Event
+from .stamps import DRAFT_STAMP, append_stamps
+
+
+class Contents:
+    """The tokens of one request and their stamps, as the host knows them.
+
+    ``stamps`` is aligned with ``tokens``.  ``filled`` counts the leading rows that queued work
+    fills.  ``ring`` is what each row of the state slot must hold (missing: nobody wrote it).
+    ``ready`` are events of copies and loads that fill the request and that ``compute`` has not
+    waited for.  ``loads`` says that its prompt comes through the load stream.
+    """
+
+    __slots__ = ("filled", "keys", "loads", "name", "published", "ready", "ring", "stamps", "tokens")
+
+    def __init__(self, name: str, tokens: Iterable[int], filled: int, keys: list[str], published: int) -> None:
+        self.name = name
+        self.tokens: list[int] = []
+        self.stamps: list[int] = []
+        self.filled = filled
+        self.ring: dict[int, int] = {}
+        self.ready: list[Event] = []
+        self.loads = False
+        self.keys = keys
+        self.published = published
+        self.append(tokens)
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """More history."""
+        tokens = list(tokens)
+        append_stamps(self.stamps, tokens)
+        self.tokens += tokens
+
+    def stamp(self, position: int) -> int:
+        """What the row of a position must hold."""
+        return self.stamps[position] if position < len(self.stamps) else DRAFT_STAMP
