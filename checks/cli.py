@@ -75,10 +75,11 @@ def _user_errors() -> tuple[type[BaseException], ...]:
     from kvproof.checks import harness
     from kvproof.checks.adapters import registry
     from kvproof.checks.replay import ReplayError
+    from kvproof.checks.spec_errors import AskedWrong
     from kvproof.checks.workload import WorkloadError
     from kvproof.model.trace import TraceError
 
-    return harness.TargetError, registry.TargetError, WorkloadError, TraceError, ReplayError
+    return harness.TargetError, registry.TargetError, WorkloadError, TraceError, ReplayError, AskedWrong
 
 
 def _clean(command: Callable[P, None]) -> Callable[P, None]:
@@ -354,10 +355,11 @@ def prove(
 @_clean
 def refute(
     mutant: Annotated[str, typer.Argument(help="Name of a mutant of the spec.")],
+    out: Annotated[Path | None, typer.Option(help="Write the trace into this folder, for kvproof replay.")] = None,
     json_output: Json = False,
 ) -> None:
     """Find the shortest run that breaks a rule in a mutant of the spec (bounded)."""
-    raise typer.Exit(_function("refute")(mutant=mutant, json_output=json_output))
+    raise typer.Exit(_function("refute")(mutant=mutant, out=out, json_output=json_output))
 
 
 @app.command()
@@ -371,6 +373,10 @@ def explore(
     symmetry: Annotated[str, typer.Option(help="none, blocks or full.")] = "none",
     mutant: Annotated[str | None, typer.Option(help="Explore this mutant.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    destination: Annotated[str, typer.Option(help="Demanded of copies: ordered, pinned or cancelled.")] = "ordered",
+    max_states: Annotated[int | None, typer.Option(min=1, help="Stop after a level with more states.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Save to this file; resume from it if it is there.")] = None,
+    engine: Annotated[str, typer.Option(help="For the spec: auto, numba, numpy or torch.")] = "auto",
     json_output: Json = False,
 ) -> None:
     """Visit every reachable state of a small pool and check the rules in each."""
@@ -384,6 +390,10 @@ def explore(
             symmetry=symmetry,
             mutant=mutant,
             device=device,
+            destination=destination,
+            max_states=max_states,
+            checkpoint=checkpoint,
+            engine=engine,
             json_output=json_output,
         )
     )

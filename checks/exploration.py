@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .spec_errors import CheckpointError
 from .spec_finding import SpecFinding
 
 FORMAT = 1
@@ -67,14 +68,6 @@ class ExploreResult:
     def exit_code(self) -> int:
         """0 nothing found and complete, 1 a rule is broken, 3 not complete."""
         return 1 if self.finding is not None else 0 if self.complete else 3
-
-
-class UsageError(ValueError):
-    """The exploration cannot be built as asked."""
-
-
-class CheckpointError(ValueError):
-    """The file is not a checkpoint of this exploration."""
 
 
 @dataclass

@@ -15,11 +15,13 @@ from kvproof.model.interface import Destination
 from kvproof.model.mutants import MUTANTS as MODEL_MUTANTS
 from kvproof.spec.mutants import MUTANTS as SPEC_MUTANTS
 
-from .exploration import Checkpoint, ExploreResult, Progress, Report, UsageError
+from .exploration import Checkpoint, ExploreResult, Progress, Report
 from .explore_model import CHECKED, Limits, ModelRun, ModelSubject, words
+from .spec_errors import UsageError
 from .spec_finding import SpecFinding
 
 SYMMETRIES = ("none", "blocks", "full")
+DISCIPLINES = ("ordered", "pinned", "cancelled")
 SUBJECTS = ("spec", "model")
 CHECKPOINT_SECONDS = 20.0
 """A checkpoint is written after a level, at most this often."""
@@ -46,7 +48,7 @@ def explore(
     ``copies`` bounds queued copies and pins still held.  ``destination`` is the discipline that is
     demanded.  With ``checkpoint``, an existing file is resumed.  Raises :class:`UsageError`.
     """
-    _check(subject, symmetry, mutant, device)
+    _check(subject, symmetry, mutant, device, destination)
     limits = Limits(blocks, requests, table, copies)
     if subject == "spec":
         from .explore_spec import explore_spec
@@ -70,13 +72,17 @@ def _silent(_progress: Progress) -> None:
     return None
 
 
-def _check(subject: str, symmetry: str, mutant: str | None, device: str) -> None:
+def _check(subject: str, symmetry: str, mutant: str | None, device: str, destination: str) -> None:
     if subject not in SUBJECTS:
         raise UsageError(f"subject {subject!r} is unknown: choose one of {', '.join(SUBJECTS)}")
     if symmetry not in SYMMETRIES:
         raise UsageError(f"symmetry {symmetry!r} is unknown: choose one of {', '.join(SYMMETRIES)}")
+    if destination not in DISCIPLINES:
+        raise UsageError(f"destination {destination!r} is unknown: choose one of {', '.join(DISCIPLINES)}")
     if device not in ("cpu", "cuda"):
         raise UsageError(f"device {device!r} is unknown: choose cpu or cuda")
+    if subject == "model" and destination == "cancelled":
+        raise UsageError("the model's pool is judged under ordered or pinned destinations: choose one of them")
     if subject == "model" and device != "cpu":
         raise UsageError("the model is Python: explore it with --device cpu (--subject spec runs on cuda)")
     known = MODEL_MUTANTS if subject == "model" else SPEC_MUTANTS

@@ -21,12 +21,13 @@ from kvproof.spec.modules import STORAGE_MODULE
 from kvproof.spec.mutants import MUTANTS
 
 from .engine import NumpyArrays, PlaneEngine, TorchArrays
-from .exploration import Checkpoint, ExploreResult, Progress, Report, UsageError
+from .exploration import Checkpoint, ExploreResult, Progress, Report
 from .explore_model import RULE_OF, Limits
 from .layout import Layout
 from .machine import ALL, Goal, Machine, Scope
 from .pictures import told
 from .refute import ONE_STREAM, ROW_RELATIONS
+from .spec_errors import UsageError
 from .spec_finding import SpecFinding, length_of
 from .unroll import Happened
 

@@ -26,13 +26,13 @@ def show_json(value: dict[str, Any]) -> None:
 
 def log_to_stderr() -> Callable[[str], None]:
     """A proof log on standard error."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     return lambda line: console.print(line, markup=False)
 
 
 def progress_to_stderr() -> Callable[[Progress], None]:
     """One line a level on standard error, when that is a terminal."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         return lambda _progress: None
 
@@ -45,7 +45,7 @@ def progress_to_stderr() -> Callable[[Progress], None]:
 
 def show_proof(result: ProveResult) -> None:
     """Theorems, statements that do not hold, mutants, and the verdict."""
-    out = Console(highlight=False)
+    out = Console(highlight=False, soft_wrap=True)
     if result.theorems:
         table = Table(box=None, padding=(0, 2))
         for column in ("theorem", "verdict", "seconds", "how far"):
@@ -73,7 +73,7 @@ def show_proof(result: ProveResult) -> None:
 
 def show_finding(finding: SpecFinding) -> None:
     """A broken rule and the run to it."""
-    out = Console(highlight=False)
+    out = Console(highlight=False, soft_wrap=True)
     out.print(f"{finding.rule} is broken after {finding.length} operations: {finding.message}", markup=False)
     for number, step in enumerate(finding.steps, start=1):
         out.print(f"  {number}. {step}", markup=False)
@@ -85,14 +85,14 @@ def show_refutation(result: RefuteResult) -> None:
     """The shortest run, or that there is none within the bound."""
     if result.finding is not None:
         show_finding(result.finding)
-    Console(highlight=False).print(
+    Console(highlight=False, soft_wrap=True).print(
         f"{result.mutant}: {result.verdict} (bound: {result.bound}) in {result.seconds:.1f} s", markup=False
     )
 
 
 def show_exploration(result: ExploreResult) -> None:
     """Counts, what was checked, and the finding."""
-    out = Console(highlight=False)
+    out = Console(highlight=False, soft_wrap=True)
     if result.finding is not None:
         show_finding(result.finding)
     counts = f"{result.classes:,} classes, {result.class_edges:,} moves out of them"

@@ -24,6 +24,7 @@ from kvproof.spec.steps import FALSE_STATEMENTS, Module, Theorem
 
 from .obligations import START, Obligation, at_the_start, of_action, premises, step_of
 from .small import small_counterexample
+from .spec_errors import UnknownName
 from .stories import Vacuity, check_stories
 from .z3_reading import Z3Reading
 
@@ -86,10 +87,6 @@ class ProveResult:
     def exit_code(self) -> int:
         """0 certified, 1 violated, 3 undetermined."""
         return {CERTIFIED: 0, VIOLATED: 1}.get(self.verdict, 3)
-
-
-class UnknownName(ValueError):
-    """There is no theorem of that name."""
 
 
 def prove(

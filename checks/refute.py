@@ -22,6 +22,7 @@ from .ground import shortest
 from .machine import ALL, Machine, Scope
 from .pictures import told
 from .prove import CERTIFIED, UNDETERMINED, VIOLATED, mutated
+from .spec_errors import UnknownMutant
 from .spec_finding import SpecFinding, length_of
 from .spec_trace import write_run
 from .unroll import Run, Unrolling
@@ -31,10 +32,6 @@ ROW_RELATIONS = frozenset({"uses", "may_write", "committed", "filled", "fills", 
 ONE_STREAM = {"copied": ALL, "after": ALL}
 """All work is on one in-order stream, and a copy takes all rows of its block."""
 MOST_STEPS = 12
-
-
-class UnknownMutant(ValueError):
-    """There is no mutant of that name."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,9 @@ def refute(name: str, *, out: str | Path | None = None, most_steps: int = MOST_S
         raise UnknownMutant(f"no mutant is called {name!r}: choose one of {', '.join(MUTANTS)}")
     began = time.perf_counter()
     mutant = MUTANTS[name]
-    bound = f"{most_steps} steps, " + ", ".join(f"{n} {sort}s" for sort, n in sorted(_sizes(mutant).items()) if n > 1)
+    bound = f"{most_steps} steps, " + ", ".join(
+        f"{n} {'indices' if sort == 'index' else sort + 's'}" for sort, n in sorted(_sizes(mutant).items()) if n > 1
+    )
     try:
         found = find(mutated(mutant), mutant, most_steps)
     except TimeoutError:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvproof.checks.explore import UsageError, explore
+from kvproof.checks.explore import explore
 from kvproof.checks.explore_model import Limits
 from kvproof.checks.explore_spec import engine_for, machine_for
 from kvproof.checks.layout import Layout
+from kvproof.checks.spec_errors import UsageError
 from kvproof.spec.mutants import MUTANTS
 
 COUNTS = {3: (12_904, 52_269, 9), 4: (285_205, 1_299_304, 12)}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvproof.checks.exploration import CheckpointError
-from kvproof.checks.explore import UsageError, explore
+from kvproof.checks.explore import explore
+from kvproof.checks.spec_errors import CheckpointError, UsageError
 
 CONCRETE = {4: (100_752, 469_296, 16), 5: (1_760_880, 9_144_600, 20), 6: (25_963_200, None, None)}
 """States, transitions and depth as SPIN, TLC and stateright count them."""

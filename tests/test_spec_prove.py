@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvproof.checks.prove import PROVED, REFUTED, ProveResult, UnknownName, prove, prove_mutant, theorem_names
+from kvproof.checks.prove import PROVED, REFUTED, ProveResult, prove, prove_mutant, theorem_names
+from kvproof.checks.spec_errors import UnknownName
 from kvproof.spec.language import RULES
 from kvproof.spec.modules import MODULES, NUMBER_THEOREMS
 from kvproof.spec.mutants import MUTANTS

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvproof.checks.prove import mutated
-from kvproof.checks.refute import UnknownMutant, find, refute
+from kvproof.checks.refute import find, refute
+from kvproof.checks.spec_errors import UnknownMutant
 from kvproof.model.mutants import MUTANTS as MODEL_MUTANTS
 from kvproof.model.trace import read_trace
 from kvproof.spec.modules import MODULES
