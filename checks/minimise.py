@@ -40,6 +40,8 @@ class Minimiser:
         self.room = found.configuration.blocks
         """Blocks of the pool in which the breach was found; fewer may do."""
         self.runs = 0
+        self._harmless: set[tuple[object, ...]] = set()
+        """Scripts that broke nothing: not worth a second try."""
         self._drain = found.draining
         self._end = time.monotonic() + seconds
 
@@ -70,18 +72,18 @@ class Minimiser:
         self, lines: Sequence[Line], configuration: Configuration | None = None, *, relative: bool = False
     ) -> Run | None:
         """The run of these lines if it ends in a breach."""
-        if self._over():
+        configuration = configuration or self.best.configuration
+        script = (configuration, relative, self._drain, tuple(f"{line.key} {line.operation}" for line in lines))
+        if self._over() or script in self._harmless:
             return None
         self.runs += 1
         run = play(
-            self.factory,
-            configuration or self.best.configuration,
-            lines,
-            drain=self._drain,
-            call_limit=self.call_limit,
-            relative=relative,
+            self.factory, configuration, lines, drain=self._drain, call_limit=self.call_limit, relative=relative
         )
-        return run if run.breach is not None else None
+        if run.breach is None:
+            self._harmless.add(script)
+            return None
+        return run
 
     def _undrain(self) -> None:
         """A breach while everything was given back may need some of those operations only: make them lines."""
