@@ -52,7 +52,9 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Decides every choice o
 Order = Annotated[
     str, typer.Option("--release-order", help="How a list of blocks is released: reverse (as DeepInfer) or forward.")
 ]
-_out = Console(highlight=False, soft_wrap=True)
+WIDE = 140
+"""Columns of a report that does not go to a terminal."""
+_out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -267,7 +269,7 @@ def targets(json_output: Json = False) -> None:
         return
     table = Table(box=None, padding=(0, 2))
     for column in ("target", "available", "what it is, and what to install", "capabilities"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column in ("target", "available"))
     for row in rows:
         about = row.description if row.available or not row.install else f"{row.description}; {row.install}"
         capabilities = "as reference" if row.rule else ", ".join(row.capabilities)
