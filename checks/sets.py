@@ -13,6 +13,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, TypeAlias
 
 from kvproof.spec import language as L
@@ -113,6 +114,7 @@ States: TypeAlias = Mapping[str, Facts]
 Test: TypeAlias = Callable[[Environment, States], bool]
 Search: TypeAlias = Callable[[Environment, States], Iterator[None]]
 Value: TypeAlias = Callable[[Environment, States], int]
+Lookup: TypeAlias = Callable[[Environment], Row]
 
 
 def negation_normal(formula: Formula, positive: bool = True) -> Formula:
@@ -174,7 +176,10 @@ class _Compiler:
                 tests = [self.test(part) for part in sorted(formula.parts, key=_weight)]
                 return lambda env, states: any(test(env, states) for test in tests)
             case L.Exists():
-                search = self.search(formula.body, free_variables(formula))
+                known, body = free_variables(formula), formula.body
+                if isinstance(body, L.Atom) and len(set(body.variables)) == len(body.variables):
+                    return self._some_row(body, known)
+                search = self.search(body, known)
                 return lambda env, states: _found(search(env, states))
             case L.ForAll():
                 counter = negation_normal(formula.body, False)
@@ -271,14 +276,12 @@ class _Compiler:
     def _scan(self, atom: L.Atom, known: frozenset[Variable]) -> Search:
         name, state = atom.relation.name, atom.state
         self.reads.add((state, name))
-        given = [(c, self.place(v)) for c, v in enumerate(atom.variables) if v in known]
-        columns = tuple(c for c, _ in given)
-        sources = [p for _, p in given]
+        columns, given = self._known_columns(atom, known)
         targets = [(c, self.place(v)) for c, v in enumerate(atom.variables) if v not in known]
         repeated = len({p for _, p in targets}) < len(targets)
 
         def scan(env: Environment, states: States) -> Iterator[None]:
-            for row in states[state].table(name).where(columns, tuple(env[p] for p in sources)):
+            for row in states[state].table(name).where(columns, given(env)):
                 for column, place in targets:
                     env[place] = row[column]
                 if repeated and any(env[place] != row[column] for column, place in targets):
@@ -286,6 +289,25 @@ class _Compiler:
                 yield
 
         return scan
+
+    def _known_columns(self, atom: L.Atom, known: frozenset[Variable]) -> tuple[tuple[int, ...], Lookup]:
+        """The columns whose values are known, and how to read those values from the environment."""
+        columns = tuple(c for c, v in enumerate(atom.variables) if v in known)
+        places = [self.place(atom.variables[c]) for c in columns]
+        if len(places) == 1:
+            (only,) = places
+            return columns, lambda env: (env[only],)
+        if len(places) == 2:
+            first, second = places
+            return columns, lambda env: (env[first], env[second])
+        return columns, lambda env: tuple([env[place] for place in places])
+
+    def _some_row(self, atom: L.Atom, known: frozenset[Variable]) -> Test:
+        """Whether the relation has a tuple with the known values: the commonest question of all."""
+        name, state = atom.relation.name, atom.state
+        self.reads.add((state, name))
+        columns, given = self._known_columns(atom, known)
+        return lambda env, states: bool(states[state].table(name).where(columns, given(env)))
 
     def _enumerate(self, variable: Variable, rest: Search) -> Search:
         place, sort = self.place(variable), variable.sort
@@ -426,7 +448,7 @@ class _CompiledClause:
         self.search = compiler._complete(counter, frozenset(), wanted)
         self.premise = self._premise(clause.formula, compiler)
         self.size = len(compiler.places)
-        self.reads = frozenset(compiler.reads)
+        self.relations = tuple(sorted({relation for _, relation in compiler.reads}))
 
     @staticmethod
     def _premise(formula: Formula, compiler: _Compiler) -> Search | None:
@@ -455,8 +477,6 @@ class CompiledRule:
         self.rule = rule
         states = [STATE.state("s"), EVENT.state("event"), STATE.state("t")] if rule.step else [STATE.state("s")]
         self.clauses = [_CompiledClause(rule.name, clause) for clause in rule.clauses(*states)]
-        reads = frozenset[tuple[str, str]]().union(*(clause.reads for clause in self.clauses))
-        self.relations = tuple(sorted({relation for _, relation in reads}))
 
     def exercised(self, **states: Facts) -> bool:
         """At least one clause has something to judge here."""
@@ -484,7 +504,7 @@ class RuleBook:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = [_compiled(rule) for rule in rules]
         self.exercised: Counter[str] = Counter({compiled.rule.name: 0 for compiled in self.rules})
-        self._held: dict[str, tuple[tuple[object, ...], bool]] = {}
+        self._held: dict[tuple[str, int], tuple[tuple[object, ...], bool]] = {}
 
     def first_breaches(self, before: Facts | None, event: Facts | None, now: Facts) -> list[Breach]:
         """One breach of every rule that is broken now, in the order of the book."""
@@ -492,19 +512,26 @@ class RuleBook:
         return [breach for breach in judged if breach is not None]
 
     def _judge(self, compiled: CompiledRule, before: Facts | None, event: Facts | None, now: Facts) -> Breach | None:
-        name = compiled.rule.name
-        if compiled.rule.step:
-            if before is None or event is None:
-                return None
-            self.exercised[name] += compiled.exercised(s=before, event=event, t=now)
-            return next(compiled.breaches(s=before, event=event, t=now), None)
-        versions = tuple(now.version(relation) for relation in compiled.relations)
-        held = self._held.get(name)
-        if held is not None and all(a is b for a, b in zip(held[0], versions, strict=True)):
-            self.exercised[name] += held[1]
+        if not compiled.rule.step:
+            return self._judge_state(compiled, now)
+        if before is None or event is None:
             return None
-        breach, exercised = next(compiled.breaches(s=now), None), compiled.exercised(s=now)
-        self.exercised[name] += exercised
-        if breach is None:
-            self._held[name] = versions, exercised
-        return breach
+        self.exercised[compiled.rule.name] += compiled.exercised(s=before, event=event, t=now)
+        return next(compiled.breaches(s=before, event=event, t=now), None)
+
+    def _judge_state(self, compiled: CompiledRule, now: Facts) -> Breach | None:
+        """Clause by clause; one that held of the same relations before holds again."""
+        name, states, any_exercised, first = compiled.rule.name, {"s": now}, False, None
+        for at, clause in enumerate(compiled.clauses):
+            versions = tuple([now.version(relation) for relation in clause.relations])
+            held = self._held.get((name, at))
+            if held is not None and all(map(is_, held[0], versions)):
+                any_exercised |= held[1]
+                continue
+            breach, exercised = next(clause.breaches(states), None), clause.exercised(states)
+            any_exercised |= exercised
+            if breach is None:
+                self._held[name, at] = versions, exercised
+            first = first or breach
+        self.exercised[name] += any_exercised
+        return first
