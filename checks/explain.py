@@ -179,9 +179,9 @@ def _future(stage: Stage, run: Run, block: int | None, writer_blocks: int) -> tu
         if reply.answer is not Answer.OK or (block is not None and block not in table):
             return tuple(steps), ""
         expected[writer], committed[writer] = list(tokens), 0
-    for name, tokens in expected.items():
-        if committed[name] < len(tokens):
-            perform(Operation("commit", name, {"rows": len(tokens)}))
+    for name, history in expected.items():
+        if committed[name] < len(history):
+            perform(Operation("commit", name, {"rows": len(history)}))
     tickets = tuple(follower.copies)
     if tickets:
         perform(Operation("complete", None, {"tickets": tickets}))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
 from kvproof.checks.follow import Follower
@@ -428,7 +428,7 @@ def name_of(index: int) -> str:
     return string.ascii_uppercase[index] if index < 26 else f"r{index}"
 
 
-def _fresh(prefix: str, taken: Set[str]) -> str:
+def _fresh(prefix: str, taken: Container[str]) -> str:
     index = 1
     while f"{prefix}{index}" in taken:
         index += 1

@@ -89,8 +89,8 @@ def run_again(
             if (reason := stage.refuses(line)) is not None:
                 raise ReplayError(f"line {number}: {recorded.op} may not be asked there: {reason}")
             stage.perform(line)
-            if stage.run.breach is None and (note := _differs(recorded, stage.seen[-1])):
-                return Replay("undetermined", target, _done(stage), note=f"line {number}: {note}")
+            if stage.run.breach is None and (difference := _differs(recorded, stage.seen[-1])):
+                return Replay("undetermined", target, _done(stage), note=f"line {number}: {difference}")
         if stage.run.breach is None:
             stage.drain()
         performed = _done(stage)
