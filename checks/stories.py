@@ -16,7 +16,7 @@ from kvproof.spec.stories import RECORD_STORIES, STORIES, Story
 
 from .formulas import reads
 from .machine import Machine, Scope, state_clauses
-from .unroll import Run, follow
+from .unroll import Run, Unrolling, along
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,12 @@ def check_stories(say: Callable[[str], None]) -> list[Vacuity]:
     found: list[Vacuity] = []
     for module, stories in ((MODULES["storage"], STORIES), (MODULES["records"], RECORD_STORIES)):
         runs = {story.about: (machine_of(module, story), story) for story in stories}
-        told: dict[str, tuple[Machine, Run]] = {}
+        told: dict[str, _Told] = {}
         for about, (machine, story) in runs.items():
-            run = follow(machine, story.actions)
+            unrolling = along(machine, story.actions)
+            run = unrolling.solve()
             if run is not None:
-                told[about] = (machine, run)
+                told[about] = _Told(machine, run, unrolling)
             say(f"story: {about} ... {'told' if run else 'IMPOSSIBLE'}")
         found += _actions(module, stories, told)
         found += _premises(module, told)
@@ -77,28 +78,40 @@ def check_stories(say: Callable[[str], None]) -> list[Vacuity]:
     return found
 
 
+@dataclass(frozen=True)
+class _Told:
+    """A story on a machine, one run that tells it, and all runs that do."""
+
+    machine: Machine
+    run: Run
+    runs: Unrolling
+
+    def can_end_in(self, node: int) -> bool:
+        """Some run with these actions ends in a state in which the node is true."""
+        return self.runs.solve(self.runs.moments[-1].term(node)) is not None
+
+
 def _actions(module: Module, stories: tuple[Story, ...], told: Mapping[str, object]) -> Iterator[Vacuity]:
     for name in module.actions:
         met = [story.about for story in stories if name in story.actions and story.about in told]
         yield Vacuity("action", name, met[0] if met else "")
 
 
-def _premises(module: Module, told: Mapping[str, tuple[Machine, Run]]) -> Iterator[Vacuity]:
+def _premises(module: Module, told: Mapping[str, _Told]) -> Iterator[Vacuity]:
     wanted = {f"{n}: {c.broken}": premise_of(c.formula) for n, clauses in state_clauses(module) for c in clauses}
     met: dict[str, str] = {}
-    for about, (machine, run) in told.items():
+    for about, story in told.items():
         for name, premise in wanted.items():
-            if name not in met and not _numbers(premise) and _seen(machine, run, machine.node(premise)):
+            if name not in met and not _numbers(premise) and _seen(story, story.machine.node(premise)):
                 met[name] = about
-        for name, about_step in _step_premises(module, machine, run):
+        for name, about_step in _step_premises(module, story.machine, story.run):
             if name not in met and about_step:
                 met[name] = about
-    for about, (machine, run) in told.items():
+    for about, story in told.items():
         for name, premise in wanted.items():
-            if name not in met and not _numbers(premise) and _can_end_in(machine, run, machine.node(premise)):
+            if name not in met and not _numbers(premise) and story.can_end_in(story.machine.node(premise)):
                 met[name] = about
-    names = [*wanted, *_step_names(module)]
-    for name in names:
+    for name in [*wanted, *_step_names(module)]:
         yield Vacuity("premise", name, met.get(name, ""))
 
 
@@ -106,14 +119,10 @@ def _numbers(formula: L.Formula) -> bool:
     return any(relation in reads(formula) for relation in ("listed", "count", "generation", "seen"))
 
 
-def _seen(machine: Machine, run: Run, node: int) -> bool:
+def _seen(story: _Told, node: int) -> bool:
+    machine = story.machine
     inputs = dict(zip(machine.cells, machine.inputs, strict=True))
-    return any(machine.circuit.evaluate(node, {inputs[cell]: True for cell in state}) for state in run.states)
-
-
-def _can_end_in(machine: Machine, run: Run, node: int) -> bool:
-    """Some run with the same actions ends in a state in which the node is true."""
-    return follow(machine, [happened.action for happened in run.steps], node) is not None
+    return any(machine.circuit.evaluate(node, {inputs[cell]: True for cell in state}) for state in story.run.states)
 
 
 def _step_names(module: Module) -> list[str]:

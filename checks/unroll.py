@@ -145,12 +145,14 @@ class Unrolling:
         return Run(tuple(steps), tuple(moment.true_cells(model) for moment in self.moments))
 
 
-def follow(machine: Machine, actions: Sequence[str], ends_in: int = TRUE) -> Run | None:
-    """A run from the start in which actions of these names happen in this order, if there is one.
-
-    ``ends_in``: a node that must be true in its last state.
-    """
+def along(machine: Machine, actions: Sequence[str]) -> Unrolling:
+    """The runs from the start in which actions of these names happen in this order."""
     unrolling = Unrolling(machine)
     for name in actions:
         unrolling.step([instance for instance in machine.instances if instance.action == name])
-    return unrolling.solve(unrolling.moments[-1].term(ends_in))
+    return unrolling
+
+
+def follow(machine: Machine, actions: Sequence[str]) -> Run | None:
+    """One of the runs in which actions of these names happen in this order, if there is one."""
+    return along(machine, actions).solve()

@@ -331,6 +331,38 @@ def clone_slot(
     return give_back(s, queue_copy(t, given, work, request, block, new_block))
 
 
+def own_slot(s: State, request: Variable) -> Formula:
+    """Nobody else has the state slot of the request, if it has one."""
+    return forall(
+        lambda other_request, block: implies(
+            s.slot(request, block) & s.slot(other_request, block), other_request == request
+        )
+    )
+
+
+def beyond(s: State, request: Variable, index: Variable, block: Variable) -> Formula:
+    """The block stands in the table, but not before this index."""
+    return every(in_table(s, request, block), ~below(s, request, index, block))
+
+
+def admitted(s: State, request: Variable, index: Variable) -> State:
+    """The borrower keeps the blocks before the index, owns its slot alone, and writes from now on."""
+
+    def stays(other_request: Variable, block: Variable) -> Formula:
+        return ~((other_request == request) & beyond(s, request, index, block))
+
+    return s.but(
+        pinned=rescue(s, request, lambda block: beyond(s, request, index, block)),
+        borrows=s.borrows.remove(request),
+        table=s.table.only(lambda r_request, i_index, block: ~(r_request == request) | (i_index < index)),
+        uses=s.uses.only(lambda r_request, block, offset: stays(r_request, block)).also(
+            lambda r_request, block, offset: (r_request == request) & s.slot(request, block)
+        ),
+        committed=s.committed.only(lambda r_request, block, offset: stays(r_request, block)),
+        may_write=s.may_write.also(lambda r_request, block, offset: (r_request == request) & s.slot(request, block)),
+    )
+
+
 @action
 def privatise(
     s: State,
@@ -341,18 +373,8 @@ def privatise(
     new_block: Variable,
     work: Variable,
 ) -> State:
-    """A borrower is admitted: the block at the index is copied into a fresh one, later blocks are released
-    with the copy's source, and from now on it writes (chapter, listing 4.8)."""
-
-    def kept(b_block: Variable) -> Formula:
-        return below(s, request, index, b_block)
-
-    def dropped(b_block: Variable) -> Formula:
-        return in_table(s, request, b_block) & ~kept(b_block)
-
-    def stays(other_request: Variable, b_block: Variable) -> Formula:
-        return ~((other_request == request) & dropped(b_block))
-
+    """A borrower is admitted: the block at the index is copied into a fresh one; later blocks go back at once
+    (chapter) or with the copy's source (DeepInfer, listing 4.8)."""
     happens(names=request, names_work=work)
     require(
         s.borrows(request),
@@ -360,36 +382,36 @@ def privatise(
         s.free(new_block),
         ~s.exclusive(new_block),
         idle(s, work),
-        forall(
-            lambda other_request, b_block: implies(
-                s.slot(request, b_block) & s.slot(other_request, b_block), other_request == request
-            )
-        ),
+        own_slot(s, request),
         forall(lambda offset: implies(given.copied(offset), s.committed(request, block, offset))),
         copy_is_ordered(s, given, block, new_block),
         untouched_by(s, request, new_block),
-        steps_let_go(s, request, dropped),
+        steps_let_go(s, request, lambda b_block: beyond(s, request, index, b_block)),
     )
-
-    t = s.but(
-        pinned=rescue(s, request, dropped),
-        borrows=s.borrows.remove(request),
-        table=s.table.only(lambda r_request, i_index, b_block: ~(r_request == request) | (i_index < index)).add(
-            request, index, new_block
-        ),
-        uses=s.uses.only(lambda r_request, b_block, offset: stays(r_request, b_block)).also(
-            lambda r_request, b_block, offset: (r_request == request) & s.slot(request, b_block)
-        ),
-        committed=s.committed.only(lambda r_request, b_block, offset: stays(r_request, b_block)),
-        may_write=s.may_write.also(
-            lambda r_request, b_block, offset: (r_request == request) & s.slot(request, b_block)
-        ),
-    )
+    t = admitted(s, request, index)
+    t = t.but(table=t.table.add(request, index, new_block))
     t = copied_tail(s, t, given, request, block, new_block, work)
     t = t.but(
-        pinned=t.pinned.also(lambda w_work, b_block: every(w_work == work, dropped(b_block), ~s.stream_ordered()))
+        pinned=t.pinned.also(
+            lambda w_work, b_block: every(
+                w_work == work, beyond(s, request, index, b_block), given.held_back(b_block), ~s.stream_ordered()
+            )
+        )
     )
     return give_back(s, t)
+
+
+@action
+def privatise_at_boundary(s: State, request: Variable, index: Variable) -> State:
+    """A borrower is admitted at a block boundary: it keeps the blocks before the index, and nothing is copied."""
+    happens(names=request)
+    require(
+        s.borrows(request),
+        exists(lambda block: below(s, request, index, block)),
+        own_slot(s, request),
+        steps_let_go(s, request, lambda block: beyond(s, request, index, block)),
+    )
+    return give_back(s, admitted(s, request, index))
 
 
 @action
@@ -593,6 +615,7 @@ OWNERSHIP: dict[str, Action] = {
         borrow,
         clone_slot,
         privatise,
+        privatise_at_boundary,
         copy_on_write,
         finish,
         preempt,

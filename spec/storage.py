@@ -58,6 +58,7 @@ GIVEN = Vocabulary(
     relations=(
         relation("reserved", OFFSET, doc="rows of the block for which there is a position to write"),
         relation("copied", OFFSET, doc="rows of the block that the copy takes"),
+        relation("held_back", BLOCK, doc="blocks that are released only with the copy's source"),
         relation("after", WORK, doc="queued work that streams and events order before the new work"),
         relation("to_read", BLOCK, OFFSET, doc="rows that the step reads"),
         relation("to_write", BLOCK, OFFSET, doc="rows that the step writes"),

@@ -54,6 +54,12 @@ STORIES: tuple[Story, ...] = (
         slots=2,
     ),
     Story(
+        "a fork at a block boundary gets a slot of its own and copies nothing else",
+        ("admit", "take_slot", "submit", "complete", "accept", "grow", "borrow", "clone_slot", "privatise_at_boundary"),
+        {"request": 2, "index": 2, "block": 4, "work": 2},
+        slots=2,
+    ),
+    Story(
         "a fork at a boundary shares a block that is partly filled, and copies it before it writes",
         ("admit", "submit", "complete", "accept", "grow", "fork_at_boundary", "copy_on_write"),
         {"request": 2, "index": 2, "block": 3, "offset": 2},
