@@ -46,6 +46,7 @@ from kvproof.model.interface import (
 )
 from kvproof.model.pool import ReleaseOrder
 from kvproof.model.records import Handle, Records
+from kvproof.model.request import Request
 
 from .contents import Contents
 from .device import Device, Event
@@ -310,8 +311,7 @@ class GpuAllocator:
         """
         with self._operation("read", request):
             owner = self.engine.request(request)
-            self._submit_copies()
-            return self.worker.read_later(owner, self.contents[request], owner.num_tokens)
+            return self.worker.read_later(self.contents[request], self._flat_rows(owner, owner.num_tokens))
 
     # Other owners -------------------------------------------------------------------------------------
 
@@ -327,13 +327,19 @@ class GpuAllocator:
             self._follow_pool()
 
     def hold(self, request: str, holder: str) -> Reply:
-        """An external reader starts; its blocks stay until it acknowledges."""
-        self.engine.pin(request, holder)
-        return self._reply()
+        """An external reader starts: the transfer of the settled rows is queued; they stay until it acknowledges."""
+        with self._operation("hold", f"{request} {holder}"):
+            self.engine.pin(request, holder)
+            self._submit_copies()
+            owner = self.engine.request(request)
+            self.worker.store(holder, self.contents[request], self._flat_rows(owner, owner.settled))
+            return self._reply()
 
     def ack(self, holder: str) -> None:
-        """The external reader is done."""
+        """The external reader is done: the host has seen the end of its transfer."""
         with self._operation("ack", holder):
+            if holder in self.worker.stores:
+                self.worker.stored(holder)
             self.engine.unpin(holder)
             self._follow_pool()
 
@@ -403,6 +409,19 @@ class GpuAllocator:
         upto = owner.reserved if owner.drafts else rows
         if upto > contents.filled:
             self.worker.step(owner, contents, upto)
+
+    def _flat_rows(self, owner: Request, rows: int) -> list[int]:
+        """Where the first ``rows`` rows are now: a copy that is not submitted yet has left its rows at the source."""
+        size = self.configuration.block_size
+        waiting = [copy for ticket, copy in self.engine.copies.items() if ticket in self._recorded]
+        sources = {copy.destination: copy for copy in waiting if copy.pool == BLOCKS and copy.destination}
+        flat = []
+        for position in range(rows):
+            block, row = owner.row(position, size)
+            while block in sources and row < sources[block].rows:
+                block = sources[block].source
+            flat.append(block * size + row)
+        return flat
 
     def _submit_copies(self) -> None:
         """Hand recorded copies to the device, one batch for each child."""

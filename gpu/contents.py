@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .device import Event
-from .stamps import DRAFT_STAMP, append_stamps
+from .stamps import DRAFT, DRAFT_STAMP, append_stamps
 
 
 class Contents:
@@ -40,3 +40,8 @@ class Contents:
     def stamp(self, position: int) -> int:
         """What the row of a position must hold."""
         return self.stamps[position] if position < len(self.stamps) else DRAFT_STAMP
+
+    def expected(self, rows: int) -> list[int]:
+        """The tokens that the first ``rows`` rows must read as."""
+        unnamed = max(0, rows - len(self.tokens))
+        return self.tokens[:rows] + [DRAFT] * unnamed

@@ -118,14 +118,16 @@ def scatter_stamps(pages: Pages, flat: Sequence[int], listed: DeviceList, name: 
     return Kernel(name, listed.cells(len(flat)), writes, run, len(flat), who)
 
 
-def gather(pages: Pages, flat: Sequence[int], listed: DeviceList, into: Snapshot, who: str = "") -> Kernel:
+def gather(
+    pages: Pages, flat: Sequence[int], listed: DeviceList, into: Snapshot, name: str = "gather", who: str = ""
+) -> Kernel:
     """Read rows through a table into a snapshot; ``listed`` holds (flat row, anything)."""
 
     def run(first: int, stop: int) -> None:
         ops.gather_rows(pages.rows, listed.values[first:stop, 0], into.rows[:, first:stop])
 
     reads = spans_of_flat(pages.space, flat, pages.page_rows)
-    return Kernel("gather", listed.cells(len(flat)) + reads, into.cells(), run, len(flat), who)
+    return Kernel(name, listed.cells(len(flat)) + reads, into.cells(), run, len(flat), who)
 
 
 def verify(pages: Pages, flat: Sequence[int], listed: DeviceList, result: DeviceList, who: str = "") -> Kernel:

@@ -5,16 +5,16 @@ stream      what runs there
 ==========  ========================================================================
 ``compute``  forward passes: read the rows of a request, write its new ones
 ``copy``     tail copies and slot clones of forks
-``load``     prompts whose rows come from elsewhere (another machine, a disk)
+``load``     transfers: prompts whose rows come from elsewhere, and rows that a holder stores elsewhere
 ==========  ========================================================================
 
 Order between the streams, and nothing else orders them:
 
-* a copy and a load start behind everything that ``compute`` has been given so far;
+* a copy, a load and a store start behind everything that ``compute`` has been given so far;
 * ``compute`` uses a request only behind the copies and loads that fill it, and so it does when the
   request leaves: whoever gets its blocks next is ordered behind ``compute`` (stream-ordered release);
-* a row or ring that a queued copy still reads is rewritten only behind that copy;
-* the source of a copy is owned until the host has observed the copy's event (host-observed release).
+* a row or ring that a queued copy or store still reads is rewritten only behind it;
+* the source of a copy or store is owned until the host has observed its event (host-observed release).
 
 Each of these lines is one small method, so that a mutant can break exactly one.
 """
@@ -67,6 +67,8 @@ class Reading:
     snapshot: Snapshot
     target: HostBuffer
     done: Event
+    tickets: tuple[Ticket, ...] = ()
+    """The launches that read the rows."""
 
 
 class Worker:
@@ -86,6 +88,8 @@ class Worker:
         self.memory = HostMemory(device.memory)
         self.staging = self.staging_type(device, self.memory)
         self.copies: dict[int, Submitted] = {}
+        self.stores: dict[str, tuple[Reading, list[int]]] = {}
+        self.bad_stores = 0
         self._result = self.memory.list(1, 2)
         self._result.values[0] = clean_result(device.memory)
         self._snapshots = 0
@@ -108,15 +112,18 @@ class Worker:
         self.device.wait(self.copy, self.device.record(self.compute))
 
     def order_load(self) -> None:
-        """A load overwrites blocks that ``compute`` may still be using for their last owner."""
+        """A load overwrites blocks that ``compute`` may still use for their last owner; a store reads what it wrote."""
         self.device.wait(self.load, self.device.record(self.compute))
 
-    def order_rewrite(self, pool: str, pages: Iterable[int]) -> None:
-        """``compute`` is about to rewrite rows that queued copies may still read."""
+    def order_rewrite(self, stream: Stream, pool: str, pages: Iterable[int]) -> None:
+        """The stream is about to rewrite rows that queued copies and stores may still read."""
         pages = set(pages)
         for submitted in self.copies.values():
             if submitted.copy.pool == pool and submitted.copy.source in pages:
-                self.device.wait(self.compute, submitted.done)
+                self.device.wait(stream, submitted.done)
+        if pool == BLOCKS:
+            for reading, _ in self.stores.values():
+                self.device.wait(stream, reading.done)
 
     # Copies -----------------------------------------------------------------------------------------
 
@@ -197,7 +204,7 @@ class Worker:
     def rename(self, request: Request, contents: Contents, first: int, upto: int) -> None:
         """Give rows ``first`` to ``upto - 1`` their stamps: they held accepted drafts, whose tokens are known now."""
         self.use(contents)
-        self.order_rewrite(BLOCKS, request.table)
+        self.order_rewrite(self.compute, BLOCKS, request.table)
         self._write(self.compute, "name drafts", request, contents, range(first, upto))
 
     def _attend(self, request: Request, contents: Contents, rows: int) -> None:
@@ -223,7 +230,7 @@ class Worker:
         entries = [(flat_row(request.table, p, self.block_size), contents.stamp(p)) for p in positions]
         self._scatter(stream, name, self.kv, entries, contents.name)
         if self.state is not None and request.slot != NO_SLOT:
-            self.order_rewrite(SLOTS, (request.slot,))
+            self.order_rewrite(stream, SLOTS, (request.slot,))
             recent = [p for p in positions if p + self.ring >= contents.filled]  # the others were overwritten since
             contents.ring |= {p % self.ring: contents.stamp(p) for p in recent}
             entries = [(ring_row(request.slot, p, self.ring), contents.stamp(p)) for p in recent]
@@ -240,18 +247,22 @@ class Worker:
 
     # Reading back -----------------------------------------------------------------------------------
 
-    def read_later(self, request: Request, contents: Contents, rows: int) -> Reading:
-        """Queue a gather of the first ``rows`` rows, as a step queued now would read them."""
+    def read_later(self, contents: Contents, flat: Sequence[int]) -> Reading:
+        """Queue a gather of some flat rows of the request, as a step queued now would read them."""
         self.use(contents)
+        return self._gather(self.compute, "gather", contents, flat)
+
+    def _gather(self, stream: Stream, name: str, contents: Contents, flat: Sequence[int]) -> Reading:
         self._snapshots += 1
-        snapshot = Snapshot(self._snapshots, self.kv.empty(rows))
-        target = self.memory.rows_buffer(self.kv, rows)
-        if rows:
-            flat = [flat_row(request.table, position, self.block_size) for position in range(rows)]
-            listed = self.staging.upload(self.compute, [(row, 0) for row in flat], contents.name)
-            self.device.launch(self.compute, gather(self.kv, flat, listed, snapshot, contents.name))
-            self.device.launch(self.compute, download(snapshot, target, contents.name))
-        return Reading(snapshot, target, self.device.record(self.compute))
+        snapshot = Snapshot(self._snapshots, self.kv.empty(len(flat)))
+        target = self.memory.rows_buffer(self.kv, len(flat))
+        tickets: tuple[Ticket, ...] = ()
+        if flat:
+            listed = self.staging.upload(stream, [(row, 0) for row in flat], contents.name)
+            kernel = gather(self.kv, flat, listed, snapshot, name, contents.name)
+            tickets = (self.device.launch(stream, kernel),)
+            self.device.launch(stream, download(snapshot, target, contents.name))
+        return Reading(snapshot, target, self.device.record(stream), tickets)
 
     def look(self, reading: Reading) -> list[int]:
         """The tokens of a reading; the host waits for it."""
@@ -262,6 +273,21 @@ class Worker:
         return tokens_in(reading.target.values)
 
     def bad_rows(self) -> int:
-        """How many rows a step has found different from what they must hold; the host waits for all work."""
+        """How many rows a step or a store has found different from what they must hold; the host waits for all work."""
         self.device.drain()
-        return int(self._result.values[0, 0])
+        return int(self._result.values[0, 0]) + self.bad_stores
+
+    # Stores -----------------------------------------------------------------------------------------
+
+    def store(self, holder: str, contents: Contents, flat: Sequence[int]) -> None:
+        """Queue the transfer of the request's leading rows, given as flat rows, to an external holder."""
+        self.use(contents)
+        self.order_load()
+        self.stores[holder] = self._gather(self.load, "store", contents, flat), contents.expected(len(flat))
+
+    def stored(self, holder: str) -> None:
+        """The holder acknowledges: the host knows that the transfer is done, so what it read may go."""
+        reading, wanted = self.stores.pop(holder)
+        found = self.look(reading)
+        self.bad_stores += sum(one != other for one, other in zip(found, wanted, strict=True))
+        self.device.host_releases(reading.tickets, "release of stored blocks", holder)

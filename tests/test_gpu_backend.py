@@ -181,6 +181,50 @@ def test_a_forked_ring_is_its_own() -> None:
         assert not allocator.reports
 
 
+def test_a_loaded_prompt_does_not_overwrite_the_ring_that_a_fork_still_clones() -> None:
+    """A request that hits the cache can be forked before its own prompt is loaded (found by the comparison)."""
+    device = SimDevice(Starve("copy"), Sanitizer())
+    configuration = Configuration(blocks=9, block_size=1, state_slots=4)
+    allocator = GpuAllocator(configuration, device, Policy(strict=False, load_every=2))
+    allocator.admit("A", [100, 101, 102])
+    allocator.commit("A", 3)
+    assert allocator.admit("G", [100, 101, 500, 501]).hit_rows == 2
+    allocator.fork("G", "H", 2)
+    allocator.commit("G", 4)
+    assert allocator.read("G") == [100, 101, 500, 501]
+    assert not allocator.reports
+
+
+# External holders --------------------------------------------------------------------------------
+
+
+def test_a_holder_gets_the_settled_rows_whatever_the_request_does_next() -> None:
+    for schedule in (Lazy(), Starve("load"), Starve("compute")):
+        allocator = backend(schedule)
+        allocator.admit("A", PROMPT)
+        allocator.commit("A", 10)
+        allocator.hold("A", "connector")
+        allocator.extend("A", [110])
+        allocator.commit("A", 11)
+        allocator.release("A", "finish")
+        assert allocator.admit("B", [900, 901, 902, 903, 904]).answer is Answer.LATER, "its blocks are still read"
+        allocator.ack("connector")
+        assert allocator.admit("B", [900, 901, 902, 903, 904]).answer is Answer.OK
+        allocator.commit("B", 5)
+        assert allocator.bad_rows() == 0
+        assert not allocator.reports
+
+
+def test_a_holder_that_is_dropped_before_its_transfer_was_observed_is_reported() -> None:
+    allocator = backend(Lazy())
+    allocator.admit("A", PROMPT)
+    allocator.commit("A", 10)
+    allocator.hold("A", "connector")
+    reading, _ = allocator.worker.stores["connector"]
+    allocator.device.host_releases(reading.tickets, "release of stored blocks", "connector")
+    assert [report.kind for report in allocator.device.sanitizer.reports] == ["early-release"]  # type: ignore[union-attr]
+
+
 # Poison on free ----------------------------------------------------------------------------------
 
 
