@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
 
@@ -27,7 +27,7 @@ from kvproof.checks.drive import Driven, Driver
 from kvproof.checks.explain import explain
 from kvproof.checks.finding import Finding
 from kvproof.checks.generate import WEIGHTS, offered
-from kvproof.checks.harness import Breach, Lockstep, Violation, build
+from kvproof.checks.harness import Breach, Lockstep, TargetError, Violation, build
 from kvproof.checks.minimise import Minimiser
 from kvproof.checks.nondeterminism import compare, difference_run
 from kvproof.checks.operations import Operation
@@ -48,6 +48,8 @@ SMALL_POOLS = (
 WORKLOAD_POOL = Configuration(blocks=24, block_size=4, max_requests=5, state_slots=7)
 """The pool that a workload is scaled to."""
 MINIMISE_SECONDS = 20.0
+MINIMISE_AT_LEAST = 5.0
+"""Seconds for making a counterexample short: at most, and at least even when the budget is over."""
 QUICK_LIMIT = 1.0
 """Seconds a call may take while a hang is minimised."""
 
@@ -68,6 +70,11 @@ class Plan:
     """Checked operations altogether."""
     pools: tuple[Configuration, ...] = SMALL_POOLS
     workload_pool: Configuration = WORKLOAD_POOL
+
+    def with_block_size(self, block_size: int) -> Plan:
+        """The same plan for a target that takes one block size only."""
+        pools = tuple(dict.fromkeys(replace(pool, block_size=block_size) for pool in self.pools))
+        return replace(self, pools=pools, workload_pool=replace(self.workload_pool, block_size=block_size))
 
 
 @dataclass
@@ -111,6 +118,8 @@ class Result:
         return {"certified": 0, "violated": 1}.get(self.verdict, 3)
 
 
+UNEXERCISED = frozenset({"tiers"})
+"""Capabilities of the interface whose operations no phase performs."""
 RULE_NEEDS: Mapping[str, tuple[frozenset[str], str]] = {
     "counts_match_owners": (frozenset(), "owner counts to show"),
     "cache_tells_the_truth": (frozenset({"cache"}), "prefix cache"),
@@ -189,15 +198,31 @@ class _Certification:
     # Phases -------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        """Look at the target: what it can do (state slots may depend on the configuration), what it promises."""
-        result = self.result
-        for pool in (self.plan.pools[0], self.plan.workload_pool):
-            allocator = build(self.factory, pool, self.call_limit)
-            result.capabilities |= capabilities_of(allocator)
-            result.declaration = declaration_of(allocator)
-            close = getattr(allocator, "close", None)
-            if close is not None:
-                close()
+        """Look at the target: what it can do (state slots may depend on the configuration), what it promises.
+
+        A small pool that the target does not take is left out and noted, as long as it takes another one.
+        """
+        taken, refused = [], []
+        for configuration in self.plan.pools:
+            try:
+                self._look_at(configuration)
+                taken.append(configuration)
+            except TargetError as error:
+                refused.append(error)
+        if not taken:
+            raise refused[0]
+        self._look_at(self.plan.workload_pool)
+        if refused:
+            self.plan = self.result.plan = replace(self.plan, pools=tuple(taken))
+            self.result.notes += [f"a pool was left out: {error}" for error in refused]
+
+    def _look_at(self, configuration: Configuration) -> None:
+        allocator = build(self.factory, self._pool(configuration), self.call_limit)
+        self.result.capabilities |= capabilities_of(allocator)
+        self.result.declaration = declaration_of(allocator)
+        close = getattr(allocator, "close", None)
+        if close is not None:
+            close()
 
     def _phase(self, name: str, work: Callable[[], None]) -> None:
         if self.result.findings:
@@ -341,7 +366,9 @@ class _Certification:
             run, breach = self._reproduced(run, breach)
         limit = min(self.call_limit, QUICK_LIMIT) if breach.kind == "hangs" else self.call_limit
         if breach.kind != "nondeterministic":
-            run = Minimiser(self.factory, run, seconds=MINIMISE_SECONDS, call_limit=limit).minimise()
+            left = MINIMISE_SECONDS if self.end is None else self.end - time.monotonic()
+            seconds = min(MINIMISE_SECONDS, max(MINIMISE_AT_LEAST, left))
+            run = Minimiser(self.factory, run, seconds=seconds, call_limit=limit).minimise()
         finding = explain(self.factory, result.target, run, run.breach or breach, phase=phase, call_limit=limit)
         result.findings.append(finding)
 
@@ -358,7 +385,7 @@ class _Certification:
     # Bookkeeping --------------------------------------------------------------------------------------
 
     def _pool(self, configuration: Configuration) -> Configuration:
-        return configuration
+        return replace(configuration, seed=self.result.seed)
 
     def _over(self) -> bool:
         return self.end is not None and time.monotonic() > self.end
@@ -412,6 +439,7 @@ def missing(
     for event, why in expected_events(result.capabilities, result.declaration).items():
         if not statistics.get(event):
             lacking.append(f"no {event}: {why}")
+    lacking += [f"capability {name} is not exercised by this version" for name in result.capabilities & UNEXERCISED]
     idle = not_applicable(checked, result.capabilities)
     untested = [name for name in RULES if not checked.get(name) and name not in idle]
     return lacking + [f"rule {name} was never put to the test" for name in untested]

@@ -176,6 +176,9 @@ def certify(
     operations: Annotated[
         int | None, typer.Option(min=1, help="Checked operations that the run promises (default 20000).")
     ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Use this block size only, for a target that takes no other.")
+    ] = None,
     call_limit: Annotated[float, typer.Option(min=0.01, help="Seconds that one call to the target may take.")] = 10.0,
     json_output: Json = False,
 ) -> None:
@@ -197,6 +200,8 @@ def certify(
         examples=examples or default.examples,
         operations=operations or default.operations,
     )
+    if block_size is not None:
+        plan = plan.with_block_size(block_size)
     factory = resolve(target)
     with _progress() as show:
         result = certification.certify(
