@@ -35,8 +35,8 @@ class Stage:
 class Mutant:
     """One break: which module's action is replaced by what, the rule it must break, and how to see it.
 
-    ``seen_as`` names the theorem under which it shows where the rule itself cannot be read
-    (first-order logic does not count).
+    ``shortest`` is the length of the shortest run that shows it, in operations.  ``seen_as`` names the
+    theorem under which it shows where the rule itself cannot be read (first-order logic does not count).
     """
 
     name: str
@@ -45,6 +45,7 @@ class Mutant:
     replaces: str
     by: Action
     stage: Stage
+    shortest: int
     seen_as: str = ""
 
     @property
@@ -291,7 +292,15 @@ _FORK = {"request": 3, "block": 4, "index": 2, "work": 1}
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
     for mutant in (
-        Mutant("issue_twice", "owned_xor_free", "storage", "admit", issue_twice, Stage(("admit",))),
+        Mutant(
+            "issue_twice",
+            "owned_xor_free",
+            "storage",
+            "admit",
+            issue_twice,
+            Stage(("admit",)),
+            shortest=1,
+        ),
         Mutant(
             "finish_frees_shared",
             "owned_xor_free",
@@ -299,6 +308,7 @@ MUTANTS: dict[str, Mutant] = {
             "finish",
             finish_frees_shared,
             Stage(("admit", "grow", "fork_at_boundary", "finish"), {"request": 2, "index": 2, "block": 2}, coarse=True),
+            shortest=3,
         ),
         Mutant(
             "pin_uncounted",
@@ -307,12 +317,27 @@ MUTANTS: dict[str, Mutant] = {
             "finish",
             pin_uncounted,
             Stage(("admit", "pin", "finish"), {"holder": 1}, coarse=True),
+            shortest=3,
             seen_as="free_means_no_owner",
         ),
         Mutant(
-            "refusal_keeps_block", "only_owners_release", "storage", "refuse", refusal_keeps_block, Stage(("refuse",))
+            "refusal_keeps_block",
+            "only_owners_release",
+            "storage",
+            "refuse",
+            refusal_keeps_block,
+            Stage(("refuse",)),
+            shortest=1,
         ),
-        Mutant("double_release", "only_owners_release", "storage", "refuse", double_release, Stage(("refuse",))),
+        Mutant(
+            "double_release",
+            "only_owners_release",
+            "storage",
+            "refuse",
+            double_release,
+            Stage(("refuse",)),
+            shortest=1,
+        ),
         Mutant(
             "early_release",
             "reads_keep_their_source",
@@ -320,6 +345,7 @@ MUTANTS: dict[str, Mutant] = {
             "fork",
             early_release,
             Stage(_PIPELINE, _FORK, coarse=True),
+            shortest=3,
         ),
         Mutant(
             "destination_unpinned",
@@ -328,6 +354,7 @@ MUTANTS: dict[str, Mutant] = {
             "fork",
             destination_unpinned,
             Stage(_PIPELINE, _FORK, frozenset({"destination_pinned"}), coarse=True),
+            shortest=4,
             seen_as="destinations_stay_home",
         ),
         Mutant(
@@ -337,6 +364,7 @@ MUTANTS: dict[str, Mutant] = {
             "fork_at_boundary",
             share_partial_tail,
             Stage(("admit", "fork_at_boundary"), {"request": 2}),
+            shortest=2,
         ),
         Mutant(
             "copy_dropped",
@@ -345,6 +373,7 @@ MUTANTS: dict[str, Mutant] = {
             "complete",
             copy_dropped,
             Stage(("admit", "submit", "accept", "fork", "complete"), {"request": 2, "block": 2, "work": 2}),
+            shortest=3,
         ),
         Mutant(
             "stale_key",
@@ -353,6 +382,7 @@ MUTANTS: dict[str, Mutant] = {
             "evict",
             stale_key,
             Stage(("admit", *_STEP, "publish", "finish", "evict")),
+            shortest=4,
         ),
         Mutant(
             "table_too_short",
@@ -361,6 +391,7 @@ MUTANTS: dict[str, Mutant] = {
             "extend",
             table_too_short,
             Stage(("admit", "extend")),
+            shortest=2,
         ),
         Mutant(
             "surplus_kept",
@@ -369,6 +400,7 @@ MUTANTS: dict[str, Mutant] = {
             "extend",
             surplus_kept,
             Stage(("admit", "extend"), declared=frozenset({"surplus_exact"})),
+            shortest=3,
         ),
         Mutant(
             "commit_adds",
@@ -377,6 +409,7 @@ MUTANTS: dict[str, Mutant] = {
             "commit",
             commit_adds,
             Stage(("admit", "advance", "commit")),
+            shortest=3,
         ),
         Mutant(
             "later_for_never",
@@ -385,8 +418,17 @@ MUTANTS: dict[str, Mutant] = {
             "ask",
             later_for_never,
             Stage(("ask",), declared=frozenset({"promises_never"})),
+            shortest=1,
         ),
-        Mutant("never_for_later", "progress", "lengths", "ask", never_for_later, Stage(("ask",))),
+        Mutant(
+            "never_for_later",
+            "progress",
+            "lengths",
+            "ask",
+            never_for_later,
+            Stage(("ask",)),
+            shortest=1,
+        ),
         Mutant(
             "fork_shares_slot",
             "slot_has_one_writer",
@@ -394,12 +436,25 @@ MUTANTS: dict[str, Mutant] = {
             "privatise",
             fork_shares_slot,
             Stage(("admit", "take_slot", "borrow", "privatise"), {"request": 2, "block": 3}, slots=1),
+            shortest=4,
         ),
         Mutant(
-            "recycle_early", "records_outlive_readers", "records", "recycle", recycle_early, Stage(("take", "recycle"))
+            "recycle_early",
+            "records_outlive_readers",
+            "records",
+            "recycle",
+            recycle_early,
+            Stage(("take", "recycle")),
+            shortest=2,
         ),
         Mutant(
-            "abort_leaks", "nothing_lost", "storage", "preempt", abort_leaks, Stage(("admit", "preempt"), coarse=True)
+            "abort_leaks",
+            "nothing_lost",
+            "storage",
+            "preempt",
+            abort_leaks,
+            Stage(("admit", "preempt"), coarse=True),
+            shortest=2,
         ),
         Mutant(
             "shrink_forgets",
@@ -408,6 +463,7 @@ MUTANTS: dict[str, Mutant] = {
             "shrink",
             shrink_forgets,
             Stage(("admit", "grow", "shrink"), {"index": 2, "block": 2}, coarse=True),
+            shortest=2,
         ),
         Mutant(
             "issue_block_zero",
@@ -416,6 +472,7 @@ MUTANTS: dict[str, Mutant] = {
             "admit",
             issue_block_zero,
             Stage(("admit",), {"block": 2}, reserved_blocks=1),
+            shortest=1,
         ),
     )
 }

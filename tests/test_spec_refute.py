@@ -14,31 +14,6 @@ from kvproof.model.trace import read_trace
 from kvproof.spec.modules import MODULES
 from kvproof.spec.mutants import MUTANTS
 
-SHORTEST = {
-    "issue_twice": 1,
-    "finish_frees_shared": 3,
-    "pin_uncounted": 3,
-    "refusal_keeps_block": 1,
-    "double_release": 1,
-    "early_release": 3,
-    "destination_unpinned": 4,
-    "share_partial_tail": 2,
-    "copy_dropped": 3,
-    "stale_key": 4,
-    "table_too_short": 2,
-    "surplus_kept": 3,
-    "commit_adds": 3,
-    "later_for_never": 1,
-    "never_for_later": 1,
-    "fork_shares_slot": 4,
-    "recycle_early": 2,
-    "abort_leaks": 2,
-    "shrink_forgets": 2,
-    "issue_block_zero": 1,
-}
-"""Operations of the shortest run to the break."""
-
-
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_mutant_is_refuted_by_a_shortest_run(name: str) -> None:
     result = refute(name)
@@ -46,7 +21,7 @@ def test_every_mutant_is_refuted_by_a_shortest_run(name: str) -> None:
     assert result.exit_code() == 1
     assert result.finding is not None
     assert result.finding.rule == MUTANTS[name].rule
-    assert result.finding.length == SHORTEST[name]
+    assert result.finding.length == MUTANTS[name].shortest
     assert "{" not in result.finding.message
 
 
