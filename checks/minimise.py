@@ -49,6 +49,7 @@ class Minimiser:
         """The smallest run found."""
         self._undrain()
         self._tail()
+        self._drop_wholesale()
         before = None
         while before != self.best.size and not self._over():
             before = self.best.size
@@ -115,6 +116,22 @@ class Minimiser:
             if self._accept(self.best.lines[-count:]):
                 return
             count *= 2
+
+    def _drop_wholesale(self) -> None:
+        """A long run: drop all operations of one kind, shorten all prompts, drop whole requests."""
+        if len(self.best.lines) <= MEDIUM:
+            return
+        for op in sorted({line.operation.op for line in self.best.lines}):
+            self._accept([line for line in self.best.lines if line.operation.op != op])
+        self._accept(with_prompts(self.best.lines, 1, every=True))
+        share = 2
+        while share <= 64 and not self._over():
+            names = list(dict.fromkeys(name for line in self.best.lines if (name := _born(line.operation))))
+            size = -(-len(names) // share)
+            for start in range(0, len(names), max(1, size)):
+                dropped = set(names[start : start + size])
+                self._accept([x for x in self.best.lines if not {x.operation.request, _born(x.operation)} & dropped])
+            share *= 2
 
     def _drop(self) -> None:
         """Drop lines: large chunks first, from the end to the start."""
