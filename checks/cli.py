@@ -226,7 +226,7 @@ def certify(
     else:
         _out.print(certificate.report(result))
         if out is not None:
-            _out.print(f"certificate and report are in {out}")
+            _out.print(f"certificate and report are in {out}", markup=False)
     raise typer.Exit(result.exit_code)
 
 
@@ -430,3 +430,14 @@ def diff(
     raise typer.Exit(
         _function("diff")(a=a, b=b, examples=examples, seed=seed, schedule=schedule, json_output=json_output)
     )
+
+
+@app.command()
+@_clean
+def selftest(
+    device: Annotated[str, typer.Option(help="cuda, or cpu for the simulated device.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Directory for the results.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Check the GPU backend on this machine: real streams and events, the detectors, copy bandwidth."""
+    raise typer.Exit(_function("selftest")(device=device, out=out, json_output=json_output))

@@ -231,7 +231,7 @@ from kvproof.model.interface import Configuration
 
 
 def test_{name}():
-    """{finding.message.replace(chr(34), chr(39))}"""
+    """{finding.message.replace(chr(34), chr(39)).replace(chr(92), "/")}"""
     configuration = Configuration(
         blocks={c.blocks}, block_size={c.block_size}, max_requests={c.max_requests},
         state_slots={c.state_slots}, seed={c.seed},
