@@ -287,3 +287,12 @@ def test_without_torch_one_line_says_what_to_install() -> None:
     assert done.stdout.strip().splitlines() == [
         "kvproof.gpu needs PyTorch, which is not installed: run pip install 'kvproof[gpu]' (a CPU build is enough)"
     ]
+
+
+def test_the_example_in_the_documentation_runs() -> None:
+    import doctest
+
+    import kvproof.gpu.backend
+
+    assert doctest.testmod(kvproof.gpu.backend).attempted == 5
+    assert doctest.testmod(kvproof.gpu.backend).failed == 0

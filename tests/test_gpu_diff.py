@@ -43,13 +43,13 @@ def test_the_schedules_of_the_comparison_are_those_of_the_device() -> None:
 
 
 def test_model_and_backend_agree_under_every_schedule() -> None:
-    result = diff("reference", "gpu", examples=25, seed=1, schedule="all")
+    result = diff("reference", "gpu", examples=16, seed=1, schedule="all")
     assert result.finding is None
-    assert (result.verdict, result.examples, result.programs) == ("certified", 25, 150)
-    assert result.operations > 3000
+    assert (result.verdict, result.examples, result.programs) == ("certified", 16, 96)
+    assert result.operations > 2000
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_they_agree_when_hypothesis_draws_the_program_and_every_choice_of_the_device(data: st.DataObject) -> None:
     def backend(configuration: Configuration, _schedule: str, _seed: int) -> Allocator:
@@ -92,7 +92,7 @@ def test_every_declared_discipline_agrees_with_the_model(variant: str) -> None:
         device = SimDevice(by_name(schedule, seed), Sanitizer())
         return GpuAllocator(configuration, device, Policy(strict=False, **shared, **own))  # type: ignore[arg-type]
 
-    for program in programs(model, backend, 8, 3, "all"):
+    for program in programs(model, backend, 5, 3, "all"):
         assert program.differences == [], program.operations
 
 
@@ -104,7 +104,7 @@ def test_in_stream_order_the_sanitizer_is_silent_and_the_bytes_are_those_of_the_
     def eager(configuration: Configuration, _schedule: str, seed: int) -> Allocator:
         return backend(configuration, "eager", seed)
 
-    for program in programs(eager, backend, 8, 3, "all"):
+    for program in programs(eager, backend, 5, 3, "all"):
         assert program.differences == [], program.operations
 
 
