@@ -3,7 +3,7 @@
 Reading order: :mod:`cells` (what a row is called), :mod:`device` (streams, events, tickets),
 :mod:`sim` and :mod:`schedules` (a device whose order the test chooses), :mod:`cuda` (the real one),
 :mod:`memory` (the KV tensors), :mod:`kernels` (work with a declared footprint), :mod:`sanitizer`
-(ordering errors, found when work is enqueued), :mod:`backend` (the allocator itself).
+(ordering errors, found when work is launched), :mod:`worker` and :mod:`backend` (the allocator itself).
 """
 
 from __future__ import annotations

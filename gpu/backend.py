@@ -51,7 +51,8 @@ from kvproof.model.request import Request
 from .contents import Contents
 from .device import Device, Event
 from .poison import Poisoner
-from .sanitizer import OrderingError, Sanitizer
+from .reports import OrderingError
+from .sanitizer import Sanitizer
 from .schedules import Random
 from .sim import SimDevice
 from .worker import Reading, Shape, Worker
@@ -73,7 +74,7 @@ class Policy:
     from elsewhere would be; 0 means never.  ``poison``: a block is overwritten by an adversary the
     moment its last owner leaves, so that a reader which relied on it shows (for fuzzing).
     ``strict``: an operation that the sanitizer objects to raises
-    :class:`~kvproof.gpu.sanitizer.OrderingError`.  The other fields are the model engine's.
+    :class:`~kvproof.gpu.reports.OrderingError`.  The other fields are the model engine's.
     """
 
     shape: Shape = field(default_factory=Shape)

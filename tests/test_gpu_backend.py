@@ -13,7 +13,8 @@ import torch
 
 from kvproof.gpu.backend import GpuAllocator, Policy, make_gpu, make_gpu_on
 from kvproof.gpu.mutants import MUTANTS
-from kvproof.gpu.sanitizer import OrderingError, Sanitizer
+from kvproof.gpu.reports import OrderingError
+from kvproof.gpu.sanitizer import Sanitizer
 from kvproof.gpu.schedules import Eager, Lazy, Schedule, Starve
 from kvproof.gpu.sim import SimDevice
 from kvproof.gpu.worker import Shape

@@ -12,9 +12,11 @@ pytest.importorskip("torch")
 from kvproof.gpu.cells import Span
 from kvproof.gpu.device import Event, Kernel
 from kvproof.gpu.order import Ticket
-from kvproof.gpu.sanitizer import OrderingError, Sanitizer, Watch
+from kvproof.gpu.reports import OrderingError
+from kvproof.gpu.sanitizer import Sanitizer
 from kvproof.gpu.schedules import Lazy, Random
 from kvproof.gpu.sim import SimDevice
+from kvproof.gpu.watch import Watch
 
 
 def rows(block: int, first: int = 0, stop: int = 4) -> Span:
