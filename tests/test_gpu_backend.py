@@ -161,6 +161,28 @@ def test_accepted_drafts_are_named_by_the_next_extend() -> None:
     assert allocator.read("A") == [*PROMPT, 110, 111]
 
 
+def test_bytes_that_no_committed_prefix_holds_cannot_matter() -> None:
+    """Rejected drafts, free blocks and the dump page may hold anything: readings do not change."""
+    allocator = backend(Eager(), Configuration(blocks=9, block_size=4))
+    allocator.admit("A", PROMPT)
+    allocator.commit("A", 10)
+    allocator.fork("A", "B", 9)
+    allocator.extend("B", [700], drafts=3)
+    allocator.commit("B", 10)
+    before = {name: allocator.read(name) for name in ("A", "B")}
+    rows = allocator.worker.kv.rows
+    meant = torch.zeros(rows.shape[1], rows.shape[2], dtype=torch.bool)
+    for name, table in allocator.snapshot()[BLOCKS].tables.items():
+        for position in range(len(before[name])):
+            meant[table[position // 4], position % 4] = True
+    assert 0 < int(meant.sum()) < meant.numel()
+    rows[:, ~meant] = 12345
+    assert {name: allocator.read(name) for name in ("A", "B")} == before
+    allocator.extend("B", [701])
+    allocator.commit("B", 11)
+    assert allocator.bad_rows() == 0
+
+
 # State slots ------------------------------------------------------------------------------------
 
 

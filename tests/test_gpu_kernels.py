@@ -190,6 +190,7 @@ class Case:
         self.memory = HostMemory()
         self.snapshot = Snapshot(0, torch.zeros(LAYERS, 3, WORDS, dtype=torch.int64))
         self.lists: list[DeviceList] = []
+        self.buffer, self.target = self.memory.buffer(4, 2), self.memory.rows_buffer(self.pages, 3)
         written(self.pages, [3], [1, 2, 3, 4])
         written(self.pages, [6], [5, 6, 7, 8])
 
@@ -199,7 +200,10 @@ class Case:
         return self.lists[-1]
 
     def arena(self) -> dict[tuple[str, int], torch.Tensor]:
-        return arena_of((self.pages, self.slots), self.lists, (self.snapshot,))
+        arena = arena_of((self.pages, self.slots), self.lists, (self.snapshot,))
+        arena["staging", self.buffer.number] = self.buffer.values
+        arena["staging", self.target.number] = self.target.values.transpose(0, 1)
+        return arena
 
 
 def block_copy(case: Case) -> Kernel:
@@ -230,7 +234,15 @@ def fill(case: Case) -> Kernel:
     return kernels.fill(case.pages, [2, 5], case.listed([(2, 0), (5, 0)]), -7)
 
 
-EVERY_KERNEL = (block_copy, slot_clone, scatter, gather, verify, fill)
+def upload(case: Case) -> Kernel:
+    return kernels.upload(case.buffer, case.listed([(0, 0)] * 4), 3)
+
+
+def download(case: Case) -> Kernel:
+    return kernels.download(case.snapshot, case.target)
+
+
+EVERY_KERNEL = (block_copy, slot_clone, scatter, gather, verify, fill, upload, download)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
