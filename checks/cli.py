@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -203,7 +205,7 @@ def certify(
     if block_size is not None:
         plan = plan.with_block_size(block_size)
     factory = resolve(target)
-    with _progress() as show:
+    with _progress() as show, _no_hypothesis_folder():
         result = certification.certify(
             factory,
             target,
@@ -228,6 +230,21 @@ def certify(
         if out is not None:
             _out.print(f"certificate and report are in {out}", markup=False)
     raise typer.Exit(result.exit_code)
+
+
+@contextmanager
+def _no_hypothesis_folder() -> Iterator[None]:
+    """Hypothesis keeps files in the working directory; there is nothing to keep here."""
+    name = "HYPOTHESIS_STORAGE_DIRECTORY"
+    if name in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="kvproof-") as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
 
 
 @contextmanager
