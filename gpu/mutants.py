@@ -16,12 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kvproof.model.interface import Configuration
+from kvproof.model.interface import Configuration, Factory
 
 from .backend import GpuAllocator, Policy
 from .contents import Contents
 from .device import Device, Event, Stream
 from .memory import HostBuffer
+from .sanitizer import Sanitizer
+from .schedules import Random
+from .sim import SimDevice
 from .staging import Staging
 from .worker import COPY, Submitted, Worker
 
@@ -178,3 +181,12 @@ MUTANTS: Mapping[str, Mutant] = {
     )
 }
 """Every mutant by name."""
+
+
+def make_mutant(name: str) -> Factory:
+    """The target ``gpu:NAME``: simulated streams in a random order, watched by the sanitizer."""
+
+    def factory(configuration: Configuration) -> GpuAllocator:
+        return MUTANTS[name].build(configuration, SimDevice(Random(configuration.seed), Sanitizer()))
+
+    return factory

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvproof.checks import diff_table
-from kvproof.checks.adapters.registry import TargetError
+from kvproof.checks.adapters.registry import TargetError, resolve
 from kvproof.checks.diff import (
     ALL_SCHEDULES,
     Detector,
@@ -25,7 +25,7 @@ from kvproof.checks.diff import (
     side,
 )
 from kvproof.checks.generate import SeededChoices
-from kvproof.checks.stateful import HypothesisChoices
+from kvproof.checks.stateful import HypothesisChoices, Outcome, seeded
 from kvproof.gpu.backend import GpuAllocator, Policy
 from kvproof.gpu.mutants import MUTANTS
 from kvproof.gpu.sanitizer import Sanitizer
@@ -185,6 +185,20 @@ def test_poison_shows_early_releases_by_bytes_where_they_stay_hidden_without_it(
         return sum("bytes" in program.detectors for program in found)
 
     assert wrong_bytes(poison=True) > wrong_bytes(poison=False)
+
+
+@pytest.mark.parametrize("mutant", ["early_release", "reader_does_not_wait"])
+def test_a_broken_backend_is_a_target_that_certification_refuses(mutant: str) -> None:
+    outcome = Outcome()
+    runs = (
+        seeded(
+            resolve(f"gpu:{mutant}"), Configuration(seed=seed), seed=seed, most=40, call_limit=10.0, outcome=outcome
+        )
+        for seed in range(60)
+    )
+    found = next(run for run in runs if run is not None)
+    assert found.breach is not None
+    assert found.breach.kind in ("raises", "rule")
 
 
 def test_what_cannot_be_compared_is_refused_in_one_line() -> None:

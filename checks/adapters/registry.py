@@ -20,6 +20,8 @@ from kvproof.model.mutants import MUTANTS
 
 REFERENCE = "reference"
 """Name of the model as a target; ``reference:NAME`` is the model with one rule broken."""
+GPU = "gpu"
+"""Name of the backend as a target; ``gpu:NAME`` is the backend with one line of its ordering broken."""
 
 
 class TargetError(ValueError):
@@ -115,6 +117,8 @@ def builtin_targets() -> Mapping[str, Target]:
 
 def resolve_builtin(name: str) -> Factory:
     """The factory of a built-in target: the only names that a trace's header may use."""
+    if name.startswith(f"{GPU}:"):
+        return _gpu_mutant(name)
     targets = builtin_targets()
     target = targets.get(name)
     if target is None:
@@ -134,7 +138,7 @@ def resolve(target: str) -> Factory:
     Raises :class:`TargetError`, whose message ends with the repair.
     """
     module, colon, attribute = target.partition(":")
-    if not colon or module == REFERENCE or target in TARGETS:
+    if not colon or module in (REFERENCE, GPU) or target in TARGETS:
         return resolve_builtin(target)
     if not attribute or not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
         raise TargetError(f"target {target!r} is not a name: write it as package.module:factory")
@@ -158,6 +162,16 @@ def resolve(target: str) -> Factory:
         raise TargetError(
             f"target {target!r}: importing {module!r} raised {_line(error)}; make `import {module}` work first"
         ) from error
+
+
+def _gpu_mutant(name: str) -> Factory:
+    """The factory of ``gpu:MUTANT``; the mutants are listed in ``gpu/README.md``."""
+    TARGETS[GPU].load()  # says what to install
+    mutants = import_module("kvproof.gpu.mutants")
+    if (mutant := name.partition(":")[2]) not in mutants.MUTANTS:
+        raise TargetError(f"target {name!r}: there is no such mutant; choose one of {', '.join(mutants.MUTANTS)}")
+    factory: Factory = mutants.make_mutant(mutant)
+    return factory
 
 
 def list_targets() -> list[Row]:
