@@ -24,7 +24,7 @@ from .engine import NumpyArrays, PlaneEngine, TorchArrays
 from .exploration import Checkpoint, ExploreResult, Progress, Report
 from .explore_model import RULE_OF, Limits
 from .layout import Layout
-from .machine import ALL, Goal, Machine, Scope
+from .machine import ALL, NONE, Goal, Machine, Scope
 from .pictures import told
 from .refute import ONE_STREAM, ROW_RELATIONS
 from .spec_errors import UsageError
@@ -96,7 +96,7 @@ def machine_for(limits: Limits, mutant: str | None = None, destination: Destinat
     scope = Scope(
         sizes,
         declared=declared,
-        choices=ONE_STREAM | {"reserved": ALL},
+        choices=ONE_STREAM | {"reserved": ALL, "in_order": NONE, "held_back": NONE},
         without=ROW_RELATIONS,
         actions=actions,
     )

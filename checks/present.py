@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .exploration import ExploreResult, Progress
+from .monitor import MonitorResult
 from .prove import PROVED, ProveResult
 from .refute import RefuteResult
 from .spec_finding import SpecFinding
@@ -108,3 +109,16 @@ def show_exploration(result: ExploreResult) -> None:
     for note in result.notes:
         out.print(note, markup=False)
     out.print(f"{result.bytes_per_state:,.0f} bytes a state; {result.seconds:.1f} s", markup=False)
+
+
+def show_monitoring(result: MonitorResult) -> None:
+    """The verdict and the first step that is not allowed."""
+    out = Console(highlight=False, soft_wrap=True)
+    if result.finding is not None:
+        what = result.finding.rule if result.finding.kind == "rule" else "a step is not allowed"
+        out.print(f"step {result.steps}: {what}: {result.finding.message}", markup=False)
+        for step in result.finding.steps[-6:]:
+            out.print(f"  {step}", markup=False)
+    for note in result.notes:
+        out.print(note, markup=False)
+    out.print(f"{result.verdict}: {result.steps} steps in {result.seconds:.1f} s", markup=False)

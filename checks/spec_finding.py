@@ -14,9 +14,12 @@ NOT_COUNTED = frozenset({"submit", "accept", "reserve", "reject", "submit_copy",
 
 @dataclass(frozen=True)
 class SpecFinding:
-    """A broken rule and the shortest run to it.  ``trace`` is a file, if one was written."""
+    """A broken rule and the shortest run to it.  ``trace`` is a file, if one was written.
 
-    rule: str
+    ``rule`` is None where the finding is not about a rule; ``kind`` then says what it is about.
+    """
+
+    rule: str | None
     message: str
     length: int
     steps: tuple[str, ...]

@@ -85,15 +85,18 @@ def submit(s: State, given: State, request: Variable, work: Variable) -> State:
 
 
 @action
-def submit_copy(s: State, work: Variable) -> State:
-    """A copy leaves the host's list for a stream: it cannot be cancelled any more, so its destination is
-    pinned until it is done."""
+def submit_copy(s: State, given: State, work: Variable) -> State:
+    """A copy leaves the host's list for a stream: it cannot be cancelled any more, so from now on its
+    destination is pinned, or whatever uses it later is ordered behind the copy."""
     happens(names_work=work)
     require(s.cancellable(work))
     return s.but(
         cancellable=s.cancellable.remove(work),
+        writes_in_order=s.writes_in_order.also(lambda w_work: (w_work == work) & given.in_order()),
         pinned=s.pinned.also(
-            lambda w_work, block: (w_work == work) & exists(lambda offset: s.writes(work, block, offset))
+            lambda w_work, block: every(
+                w_work == work, ~given.in_order(), exists(lambda offset: s.writes(work, block, offset))
+            )
         ),
     )
 
