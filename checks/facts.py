@@ -115,7 +115,8 @@ def _rows(now: Follower, relations: Relations) -> None:
                     filled.append(row)
     for work in now.device.work.values():
         filled += [
-            (work.request, *cell)
+            (name, *cell)
+            for name in now.device.beneficiaries(work)
             for cell, stamp in work.expected.items()
             if work.ran  # its read is past: what it read is in its destination, which is judged there
             or same(content.get(cell, NOTHING)) == same(stamp)
@@ -163,7 +164,7 @@ def _late_hits(now: Follower, committed: list[Row], filled: list[Row]) -> set[Ro
 def _queue(now: Follower, relations: Relations) -> None:
     pending = now.device.pending()
     relations["pending"] = [(work,) for work in pending]
-    relations["on_behalf"] = [(work, work.request) for work in pending]
+    relations["on_behalf"] = [(work, name) for work in pending for name in now.device.beneficiaries(work)]
     # What a step that has run read and wrote is past; only the host has not heard of it yet.
     relations["reads"] = [(work, *cell) for work in pending if work.copy or not work.ran for cell in work.reads]
     relations["writes"] = [(work, *cell) for work in pending if work.copy or not work.ran for cell in work.writes]

@@ -35,7 +35,7 @@ class Follower:
         self.stamps = Stamps()
         self.requests: dict[str, Shadow] = {}
         self.device = WeakDevice(self.size, declaration, self.requests, self.stamps, self._note)
-        self.copies: Mapping[int, Copy] = self.device.copies
+        self.copies: dict[int, Copy] = self.device.copies
         """Copies queued and not observed complete, by ticket, in the order of the queue."""
         self.step_tickets: dict[int, str] = {}
         self.pins: dict[str, tuple[int, ...]] = {}
@@ -110,14 +110,28 @@ class Follower:
         self.device.run_up_to(shadow, shadow.committed + rows)
         shadow.optimistic = rows
 
-    def _do_release(self, operation: Operation, _reply: object, _snapshot: Snapshot) -> None:
+    def _do_release(self, operation: Operation, _reply: object, snapshot: Snapshot) -> None:
         shadow = self.requests[operation.request or ""]
         for step in shadow.steps:  # what is in flight runs before anything queued later: one in-order stream
             self.device.run(step)
         del self.requests[shadow.name]
         if self.declaration.destination == "cancelled":
-            self.device.cancel(shadow.name)
+            self.device.cancel(self._cancelled(snapshot))
         self.step_tickets = {t: name for t, name in self.step_tickets.items() if name != shadow.name}
+
+    def _cancelled(self, snapshot: Snapshot) -> list[int]:
+        """Copies that the allocator dropped: it says so, or else those whose destination nobody owns."""
+        gone = []
+        for ticket, copy in self.copies.items():
+            pool = snapshot[copy.pool]
+            if pool.queued is not None:
+                dropped = ticket not in pool.queued
+            else:
+                owned = {block for ids in (*pool.holds.values(), *pool.tables.values()) for block in ids}
+                dropped = not self.device.work[ticket].ran and copy.destination not in owned
+            if dropped:
+                gone.append(ticket)
+        return gone
 
     def _do_fork(self, operation: Operation, reply: Reply, snapshot: Snapshot) -> None:
         parent, child, rows = self.requests[operation.request or ""], operation.args["child"], operation.args["rows"]
@@ -213,7 +227,7 @@ class Follower:
 
     def readable(self, name: str) -> bool:
         """No queued copy still fills rows of this request: its rows can be compared."""
-        return not any(work.request == name and work.writes for work in self.device.work.values())
+        return not any(work.writes and name in self.device.beneficiaries(work) for work in self.device.work.values())
 
     def expected_tokens(self, name: str) -> list[int | None]:
         """Tokens that the committed rows must hold; None where the allocator cannot know (accepted drafts)."""

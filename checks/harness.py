@@ -418,6 +418,7 @@ def frozen(pool: Pool) -> Pool:
         counts=None if pool.counts is None else dict(pool.counts),
         keys=None if pool.keys is None else dict(pool.keys),
         committed=None if pool.committed is None else dict(pool.committed),
+        queued=None if pool.queued is None else tuple(pool.queued),
     )
 
 

@@ -8,7 +8,7 @@ that releases a source too early *does* lose data here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from kvproof.model.interface import SLOTS, Copy, Declaration, Reply
@@ -159,18 +159,33 @@ class WeakDevice:
 
     def _shares(self, copy: Work, step: Work) -> bool:
         """A step that reads, as part of its own prefix, what the copy fills waits for the copy."""
-        shadow = self.requests.get(step.request)
-        if shadow is None or copy.copy is None or copy.copy.destination not in shadow.table:
+        return step.request in self.beneficiaries(copy)
+
+    def beneficiaries(self, work: Work) -> list[str]:
+        """The requests that the work is done for: who queued it, and whoever shares what it fills."""
+        copy = work.copy
+        if copy is None:
+            return [work.request]
+        sharing = [
+            name
+            for name, shadow in self.requests.items()
+            if name != work.request and copy.pool != SLOTS and self._is_prefix_of(work, copy, shadow)
+        ]
+        return [work.request, *sharing]
+
+    def _is_prefix_of(self, work: Work, copy: Copy, shadow: Shadow) -> bool:
+        """What the copy fills is, row for row, what this request must find there."""
+        if not copy.destination or copy.destination not in shadow.table:
             return False
-        index = shadow.table.index(copy.copy.destination)
-        return all(shadow.stamp(index * self.size + o) == stamp for (_, o), stamp in copy.expected.items())
+        first = shadow.table.index(copy.destination) * self.size
+        return all(shadow.stamp(first + o) == stamp for (_, o), stamp in work.expected.items())
 
     def _cells(self, shadow: Shadow, first: int, last: int) -> tuple[Cell, ...]:
         return tuple(cell for p in range(first, last) if (cell := shadow.cell(p, self.size)) is not None)
 
-    def cancel(self, request: str) -> None:
-        """Copies of this request that have not run are dropped (destination discipline ``cancelled``)."""
-        for ticket in [t for t, work in self.work.items() if work.request == request and not work.ran]:
+    def cancel(self, tickets: Iterable[int]) -> None:
+        """These copies will never run (destination discipline ``cancelled``)."""
+        for ticket in tickets:
             del self.work[ticket], self.copies[ticket]
 
     def holds(self, cell: Cell) -> int:

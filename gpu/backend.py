@@ -21,7 +21,7 @@ later writer is behind, is put behind the copy.  Requests that leave are always 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,11 +32,8 @@ from kvproof.model.errors import Misuse, StaleRecord, UnknownTicket
 from kvproof.model.interface import (
     BLOCKS,
     MISUSES,
-    RECORDS,
-    SLOTS,
     Answer,
     Configuration,
-    Copy,
     Declaration,
     Destination,
     Pool,
@@ -44,6 +41,7 @@ from kvproof.model.interface import (
     ReleaseRule,
     Reply,
 )
+from kvproof.model.observe import observe, observed
 from kvproof.model.pool import ReleaseOrder
 from kvproof.model.records import Handle, Records
 from kvproof.model.request import Request
@@ -60,9 +58,7 @@ from .worker import Reading, Shape, Worker
 RECORD_COUNT = 64
 """Output records that can be live at once; ``recycle`` gives them back."""
 
-ALWAYS = frozenset(
-    {"forks", "copies", "drafts", "advances", "pins", "steps", "rows", "holders", "records", "strict"}
-)
+ALWAYS = frozenset({"forks", "copies", "drafts", "advances", "pins", "steps", "rows", "holders", "records", "strict"})
 """Capabilities that do not depend on how the backend is built."""
 
 
@@ -131,7 +127,6 @@ class GpuAllocator:
             | ({"slots"} if self.supports_slots else set())
             | ({"cache"} if policy.cache else set()),
         )
-        self._usable = frozenset(range(1, configuration.blocks + 1))
 
     @property
     def reports(self) -> Sequence[object]:
@@ -196,37 +191,7 @@ class GpuAllocator:
 
     def snapshot(self) -> Mapping[str, Pool]:
         """Observe all pools.  Touches the host's bookkeeping only, never the device."""
-        engine = self.engine
-        requests = engine.requests
-        pools = {
-            BLOCKS: Pool(
-                usable=self._usable,
-                free=engine.blocks.free,
-                tables={name: tuple(owner.table) for name, owner in requests.items()},
-                reserved=frozenset({0}),
-                evictable=engine.cache.evictable if engine.cache is not None else frozenset(),
-                holds=self._holds(BLOCKS),
-                counts=engine.blocks.counts,
-                keys=engine.cache.keys if engine.cache is not None else None,
-                committed={name: owner.num_tokens for name, owner in requests.items()},
-            ),
-            RECORDS: Pool(
-                usable=frozenset(range(1, self.records.size + 1)),
-                free=tuple(reversed(self.records.free)),
-                tables={},
-                holds={f"record of {name} at {at}": (at,) for at, (name, _) in self.handles.items()},
-            ),
-        }
-        if engine.slots is not None:
-            pools[SLOTS] = Pool(
-                usable=frozenset(range(1, engine.slots.usable + 1)),
-                free=engine.slots.free,
-                tables={name: (owner.slot,) for name, owner in requests.items()},
-                reserved=frozenset({0}),
-                holds=self._holds(SLOTS),
-                counts=engine.slots.counts,
-            )
-        return pools
+        return observe(self.engine, self.records, self.handles)
 
     # Forks and copies ---------------------------------------------------------------------------------
 
@@ -400,7 +365,7 @@ class GpuAllocator:
     def _reply(self, hit_rows: int = 0, copies: Sequence[QueuedCopy] = ()) -> Reply:
         evicted = tuple(self.engine.evicted)
         self.engine.evicted.clear()
-        seen = tuple(Copy(copy.source, copy.destination, copy.rows, copy.ticket, copy.pool) for copy in copies)
+        seen = tuple(observed(copy) for copy in copies)
         return Reply(Answer.OK, hit_rows, seen, evicted)
 
     def _run_step(self, request: str, rows: int) -> None:
@@ -430,6 +395,8 @@ class GpuAllocator:
         self._recorded.clear()
         for contents in dict.fromkeys(waiting.values()):
             tickets = [ticket for ticket, child in waiting.items() if child is contents]
+            for ticket in tickets:
+                self.engine.submit(ticket)
             self.worker.submit([self.engine.copies[ticket] for ticket in tickets], contents)
             if self.contents.get(contents.name) is not contents:
                 self.worker.leave(contents)
@@ -481,15 +448,6 @@ class GpuAllocator:
         if settled // self.configuration.block_size > contents.published:
             contents.keys = content_keys(contents.tokens, self.configuration.block_size, contents.keys)
             contents.published = self.engine.publish(request, contents.keys, contents.published)
-
-    def _holds(self, pool: str) -> Mapping[Hashable, Sequence[int]]:
-        holds: dict[Hashable, Sequence[int]] = {}
-        for ticket, copy in self.engine.copies.items():
-            if copy.pool == pool:
-                holds |= {f"copy {ticket} {end}": (block,) for end, block in self.engine.held(copy).items()}
-        if pool == BLOCKS:
-            holds |= {name: tuple(blocks) for name, blocks in self.engine.pins.items()}
-        return holds
 
 
 def make_gpu_on(device: Device, configuration: Configuration, policy: Policy | None = None) -> GpuAllocator:

@@ -136,7 +136,6 @@ class Worker:
             child.ready.append(done)
         for each in submitted:
             each.done = done
-            each.copy.submitted = True
             self.copies[each.copy.ticket] = each
 
     def launch_and_record(self, submitted: Sequence[Submitted], who: str) -> Event:
@@ -150,9 +149,7 @@ class Worker:
             if pages is None:
                 continue
             mine = [each for each in submitted if each.copy.pool == pool and each.copy.destination != NO_BLOCK]
-            pairs = [
-                Pair(each.copy.source, each.copy.destination, each.copy.rows or pages.page_rows) for each in mine
-            ]
+            pairs = [Pair(each.copy.source, each.copy.destination, each.copy.rows or pages.page_rows) for each in mine]
             for batch in batches(pairs):
                 listed = self.staging.upload(self.copy, batch, who)
                 ticket = self.device.launch(self.copy, copy_pages(pages, batch, listed, name, who))
@@ -236,9 +233,7 @@ class Worker:
             entries = [(ring_row(request.slot, p, self.ring), contents.stamp(p)) for p in recent]
             self._scatter(stream, name, self.state, entries, contents.name)
 
-    def _scatter(
-        self, stream: Stream, name: str, pages: Pages, entries: Sequence[tuple[int, int]], who: str
-    ) -> None:
+    def _scatter(self, stream: Stream, name: str, pages: Pages, entries: Sequence[tuple[int, int]], who: str) -> None:
         if not entries:
             return
         listed = self.staging.upload(stream, entries, who)

@@ -67,7 +67,7 @@ class Engine:
 
     ``destination`` is the discipline that protects the destination of a queued copy: ``pinned``
     (one more owner until the copy is done), ``cancelled`` (the copy is dropped when nobody owns its
-    destination any more; possible until it is submitted) or ``ordered`` (the device orders every
+    destination any more; once it is submitted, its destination is pinned) or ``ordered`` (the device orders every
     later writer behind the copy; nothing to do here).  ``source_order`` is the order in which a
     batch of sources is released.
     """
@@ -243,20 +243,33 @@ class Engine:
         self.tickets += 1
         copy = QueuedCopy(self.tickets, pool, source, destination, rows)
         self.copies[copy.ticket] = copy
-        if self.destination == "pinned" and destination:
+        if self._pins_destination(copy):
             self._pin_destination(copy)
         return copy
+
+    def _pins_destination(self, copy: QueuedCopy) -> bool:
+        """``pinned``: always; ``cancelled``: from the moment when the copy can no longer be dropped."""
+        kept = self.destination == "pinned" or (self.destination == "cancelled" and copy.submitted)
+        return kept and copy.destination != NO_BLOCK
 
     def _pin_destination(self, copy: QueuedCopy) -> None:
         self._pool(copy.pool).pin((copy.destination,))
 
     def held(self, copy: QueuedCopy) -> dict[str, int]:
         """What a copy owns until it is collected: its source, and its destination if that is pinned."""
-        if self.destination == "pinned" and copy.destination:
+        if self._pins_destination(copy):
             return {"source": copy.source, "destination": copy.destination}
         return {"source": copy.source}
 
     # Copies and deferred release ------------------------------------------------------------------
+
+    def submit(self, ticket: int) -> None:
+        """The copy is put on a device stream.  Under ``cancelled`` its destination is pinned from now on."""
+        copy = self._copy(ticket)
+        if not copy.submitted:
+            copy.submitted = True
+            if self.destination == "cancelled" and self._pins_destination(copy):
+                self._pin_destination(copy)
 
     def complete(self, ticket: int) -> None:
         """The host observed the copy's event.  The source is released later, by :meth:`collect`."""

@@ -118,6 +118,8 @@ class Pool:
     """Content key of each block that can be hit, where the implementation has a prefix cache."""
     committed: Mapping[str, int] | None = None
     """Committed count of each request, where the implementation keeps it."""
+    queued: Sequence[int] | None = None
+    """Tickets of the copies in this pool that are not done; needed where copies are ``cancelled``."""
 
 
 Snapshot = Mapping[str, Pool]

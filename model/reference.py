@@ -15,31 +15,27 @@ scheduler and want a correct allocator to test it against.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .cache import content_keys
 from .engine import Engine, ForkPath, QueuedCopy
 from .errors import Misuse, StaleRecord, UnknownTicket
 from .interface import (
-    BLOCKS,
     MISUSES,
-    RECORDS,
-    SLOTS,
     Answer,
     Configuration,
-    Copy,
     Declaration,
     Destination,
     Pool,
     Reason,
     Reply,
 )
+from .observe import observe, observed
 from .pool import ReleaseOrder
 from .records import Handle, Records
 from .worker import Contents, Worker
 
-RESERVED = frozenset({0})
 RECORD_COUNT = 64
 """Output records that can be live at once; ``recycle`` gives them back."""
 RING = 8
@@ -96,7 +92,6 @@ class ReferenceAllocator:
             | ({"cache"} if cache else set())
             | ({"steps"} if steps else set()),
         )
-        self._usable = frozenset(range(1, configuration.blocks + 1))
 
     # The minimum ----------------------------------------------------------------------------------
 
@@ -138,37 +133,7 @@ class ReferenceAllocator:
 
     def snapshot(self) -> Mapping[str, Pool]:
         """Observe all pools."""
-        engine = self.engine
-        requests = engine.requests
-        pools = {
-            BLOCKS: Pool(
-                usable=self._usable,
-                free=engine.blocks.free,
-                tables={name: tuple(owner.table) for name, owner in requests.items()},
-                reserved=RESERVED,
-                evictable=engine.cache.evictable if engine.cache is not None else frozenset(),
-                holds=self._holds(BLOCKS),
-                counts=engine.blocks.counts,
-                keys=engine.cache.keys if engine.cache is not None else None,
-                committed={name: owner.num_tokens for name, owner in requests.items()},
-            ),
-            RECORDS: Pool(
-                usable=frozenset(range(1, self.records.size + 1)),
-                free=tuple(reversed(self.records.free)),
-                tables={},
-                holds={f"record of {name} at {at}": (at,) for at, (name, _) in self.handles.items()},
-            ),
-        }
-        if engine.slots is not None:
-            pools[SLOTS] = Pool(
-                usable=frozenset(range(1, engine.slots.usable + 1)),
-                free=engine.slots.free,
-                tables={name: (owner.slot,) for name, owner in requests.items()},
-                reserved=RESERVED,
-                holds=self._holds(SLOTS),
-                counts=engine.slots.counts,
-            )
-        return pools
+        return observe(self.engine, self.records, self.handles)
 
     # Forks and copies -----------------------------------------------------------------------------
 
@@ -292,7 +257,7 @@ class ReferenceAllocator:
     def _reply(self, hit_rows: int = 0, copies: Sequence[QueuedCopy] = ()) -> Reply:
         evicted = tuple(self.engine.evicted)
         self.engine.evicted.clear()
-        return Reply(Answer.OK, hit_rows, tuple(map(_observed, copies)), evicted)
+        return Reply(Answer.OK, hit_rows, tuple(map(observed, copies)), evicted)
 
     def _run_step(self, request: str, rows: int) -> None:
         """The step that wrote the rows up to ``rows``, and all drafts, is queued and waited for."""
@@ -306,6 +271,7 @@ class ReferenceAllocator:
     def _submit_copies(self) -> None:
         for copy in self.engine.copies.values():
             if not copy.submitted:
+                self.engine.submit(copy.ticket)
                 self.worker.submit(copy)
 
     def _publish(self, request: str) -> None:
@@ -314,20 +280,6 @@ class ReferenceAllocator:
         if settled // self.configuration.block_size > contents.published:
             contents.keys = content_keys(contents.tokens, self.configuration.block_size, contents.keys)
             contents.published = self.engine.publish(request, contents.keys, contents.published)
-
-    def _holds(self, pool: str) -> Mapping[Hashable, Sequence[int]]:
-        holds: dict[Hashable, Sequence[int]] = {}
-        for ticket, copy in self.engine.copies.items():
-            if copy.pool == pool:
-                for end, block in self.engine.held(copy).items():
-                    holds[f"copy {ticket} {end}"] = (block,)
-        if pool == BLOCKS:
-            holds |= {name: tuple(blocks) for name, blocks in self.engine.pins.items()}
-        return holds
-
-
-def _observed(copy: QueuedCopy) -> Copy:
-    return Copy(copy.source, copy.destination, copy.rows, copy.ticket, copy.pool)
 
 
 def make_reference(configuration: Configuration) -> ReferenceAllocator:

@@ -161,7 +161,7 @@ class Scheduler:
         step = self._plan()
         copies = [ticket for ticket, copy in self.engine.copies.items() if not copy.submitted]
         for ticket in copies:
-            self.engine.copies[ticket].submitted = True
+            self.engine.submit(ticket)
         if self._before is not None:
             self._process(self._before)
             self._before = None

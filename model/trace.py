@@ -79,6 +79,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Check]] = {
 NAMELESS = frozenset({"complete", "unpin", "evict", "ack", "clone", "recycle"})
 """Operations that speak of no request: theirs is null."""
 
+
 def _call_order(op: str) -> tuple[str, ...]:
     first = () if op in NAMELESS else ("parent",) if op == "fork" else ("request",)
     return (*first, *ARGUMENTS[op])
@@ -93,6 +94,7 @@ _POOL_STATE: Mapping[str, Check] = {
     "keys": optional(items(pair(_count, plain(0)))),
     "committed": optional(mapping(whole())),
 }
+_POOL_MORE: Mapping[str, Check] = {"queued": optional(_ids)}
 _POOL_FRAME: Mapping[str, Check] = {"usable": _number_each, "reserved": _number_each}
 
 _COPY = record({"source": _count, "destination": _count, "rows": _count, "ticket": _count, "pool": _name})
@@ -102,7 +104,7 @@ _EFFECTS = record(
         "reply": record({"hit_rows": _count, "copies": items(_COPY), "evicted": optional(_ids)}),
         "result": plain(),
         "error": record({"type": _name, "message": text(10_000)}),
-        "pools": mapping(record(_POOL_STATE)),
+        "pools": mapping(record(_POOL_STATE, _POOL_MORE)),
     },
 )
 _ANSWERS = ("ok", "later", "never", "done", "raised", "unsupported")
@@ -133,7 +135,7 @@ _HEADER = record(
         "seed": whole(),
         "packages": mapping(_name),
     },
-    {"pools": mapping(record({**_POOL_FRAME, **_POOL_STATE}))},
+    {"pools": mapping(record({**_POOL_FRAME, **_POOL_STATE}, _POOL_MORE))},
 )
 
 
@@ -299,6 +301,7 @@ def pools_of(snapshot: Snapshot) -> dict[str, Any]:
             "counts": None if pool.counts is None else [list(entry) for entry in sorted(pool.counts.items())],
             "keys": None if pool.keys is None else [[at, _plain_key(key)] for at, key in sorted(pool.keys.items())],
             "committed": None if pool.committed is None else dict(pool.committed),
+            "queued": None if pool.queued is None else list(pool.queued),
         }
         for name, pool in snapshot.items()
     }
@@ -324,6 +327,7 @@ def _snapshot(frames: Mapping[str, Any], states: Mapping[str, Any]) -> Snapshot:
             counts=None if state["counts"] is None else dict(state["counts"]),
             keys=None if state["keys"] is None else dict(state["keys"]),
             committed=state["committed"],
+            queued=None if state.get("queued") is None else tuple(state["queued"]),
         )
         for name, state in states.items()
     }

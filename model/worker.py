@@ -71,7 +71,6 @@ class Worker:
 
     def submit(self, copy: QueuedCopy) -> None:
         """Queue one recorded copy, behind all steps queued so far.  Without destination it is only an event."""
-        copy.submitted = True
         self.device.wait(COPY, self.device.record(COMPUTE))
         self.copies[copy.ticket] = copy, self.device.move(COPY, self.pairs(copy))
 
