@@ -6,24 +6,22 @@ Each function fills in the relations of one part of ``spec/state.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from kvproof.model.interface import BLOCKS, RECORDS, SLOTS, Answer, Pool, Reply, Snapshot
 from kvproof.spec import EVENT
 
+from .ghost import Ghost
 from .operations import Operation
 from .sets import Facts, Row
 from .shadow import Block, Cell, StateSlot, Work
 from .stamps import NOTHING
 
-if TYPE_CHECKING:
-    from .follow import Follower
-
 Relations: TypeAlias = dict[str, list[Row]]
 Measures: TypeAlias = dict[str, dict[Row, int]]
 
 
-def state_facts(now: Follower, snapshot: Snapshot) -> tuple[Relations, Measures]:
+def state_facts(now: Ghost, snapshot: Snapshot) -> tuple[Relations, Measures]:
     """Every relation of the state, and every number."""
     relations, measures = _ownership(now, snapshot)
     _rows(now, relations)
@@ -34,7 +32,7 @@ def state_facts(now: Follower, snapshot: Snapshot) -> tuple[Relations, Measures]
     return relations, measures
 
 
-def _ownership(now: Follower, snapshot: Snapshot) -> tuple[Relations, Measures]:
+def _ownership(now: Ghost, snapshot: Snapshot) -> tuple[Relations, Measures]:
     declared = now.declaration
     relations: Relations = {
         name: [] for name in ("usable", "exclusive", "table", "slot", "held", "free", "cached", "counted")
@@ -89,7 +87,7 @@ def _pool_facts(
     relations["cached"] += [(b,) for b in made(sorted(pool.evictable))]
 
 
-def _rows(now: Follower, relations: Relations) -> None:
+def _rows(now: Ghost, relations: Relations) -> None:
     uses: list[Row] = []
     may_write: list[Row] = []
     committed: list[Row] = []
@@ -140,7 +138,7 @@ def _rows(now: Follower, relations: Relations) -> None:
     }
 
 
-def _late_hits(now: Follower, committed: list[Row], filled: list[Row]) -> set[Row]:
+def _late_hits(now: Ghost, committed: list[Row], filled: list[Row]) -> set[Row]:
     there = set(filled)
     coming = {
         (cell, shadow.stamp(position))
@@ -161,7 +159,7 @@ def _late_hits(now: Follower, committed: list[Row], filled: list[Row]) -> set[Ro
     }
 
 
-def _queue(now: Follower, relations: Relations) -> None:
+def _queue(now: Ghost, relations: Relations) -> None:
     pending = now.device.pending()
     relations["pending"] = [(work,) for work in pending]
     relations["on_behalf"] = [(work, name) for work in pending for name in now.device.beneficiaries(work)]
@@ -186,7 +184,7 @@ def _queue(now: Follower, relations: Relations) -> None:
     relations["before"] = list(before)
 
 
-def _lengths(now: Follower, relations: Relations, measures: Measures, pool: Pool) -> None:
+def _lengths(now: Ghost, relations: Relations, measures: Measures, pool: Pool) -> None:
     shadows = now.requests.items()
     measures["history"] = {(n,): max(len(s.tokens), s.committed) for n, s in shadows}
     measures["drafts"] = {(n,): s.drafts for n, s in shadows}
@@ -199,7 +197,7 @@ def _lengths(now: Follower, relations: Relations, measures: Measures, pool: Pool
     measures["num_tokens"] = {(n,): count for n, count in reported.items()}
 
 
-def _cache(now: Follower, relations: Relations, pool: Pool) -> None:
+def _cache(now: Ghost, relations: Relations, pool: Pool) -> None:
     relations["key"] = relations["matches"] = []
     keys = pool.keys or {}
     if not keys:
@@ -223,7 +221,7 @@ def _cache(now: Follower, relations: Relations, pool: Pool) -> None:
     now.published = dict(keys)
 
 
-def _promised(now: Follower) -> dict[int, tuple[int, ...]]:
+def _promised(now: Ghost) -> dict[int, tuple[int, ...]]:
     """What the rows of each owned block hold once its owners' scheduled work is done."""
     promised: dict[int, list[int]] = {}
     for shadow in now.requests.values():
@@ -241,14 +239,14 @@ def _promised(now: Follower) -> dict[int, tuple[int, ...]]:
     return {block: tuple(rows) for block, rows in promised.items()}
 
 
-def _record_facts(now: Follower, relations: Relations, pool: Pool | None) -> None:
+def _record_facts(now: Ghost, relations: Relations, pool: Pool | None) -> None:
     relations["awaited"] = [(address,) for address in now.records]
     relations["intact"] = [(address,) for address in sorted(now.handed - now.lost_records)]
     free = set(pool.free) if pool is not None else set()
     relations["recycled"] = [(address,) for address in sorted(free)]
 
 
-def event_facts(now: Follower, operation: Operation, reply: object) -> Facts:
+def event_facts(now: Ghost, operation: Operation, reply: object) -> Facts:
     """What happened, for the step rules; before the effect is taken note of."""
     args, answer = operation.args, reply.answer if isinstance(reply, Reply) else Answer.OK
     names = [operation.request] if operation.request is not None else []
@@ -276,7 +274,7 @@ def event_facts(now: Follower, operation: Operation, reply: object) -> Facts:
     )
 
 
-def _asks(now: Follower, operation: Operation) -> tuple[int, int]:
+def _asks(now: Ghost, operation: Operation) -> tuple[int, int]:
     """Distinct blocks and slots in use for the asker, had the call been granted."""
     slots = 1 if "slots" in now.capabilities else 0
     args, shadow = operation.args, now.requests.get(operation.request or "")

@@ -8,46 +8,25 @@ of (``facts.py``).  It never judges: the rules do.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kvproof.model.interface import BLOCKS, SLOTS, Answer, Configuration, Copy, Declaration, Reply, Snapshot
+from kvproof.model.interface import BLOCKS, SLOTS, Answer, Configuration, Declaration, Reply, Snapshot
 
 from .facts import event_facts, state_facts
+from .ghost import Ghost
 from .legal import why_illegal
 from .operations import Operation
 from .sets import Facts, Row
 from .shadow import Block, Shadow, StateSlot
-from .stamps import NOTHING, Stamps
-from .weak_device import WeakDevice
-
-HISTORY = 40
-"""Events remembered for each block."""
+from .stamps import NOTHING
 
 
-class Follower:
+class Follower(Ghost):
     """Follows one allocator through one run."""
 
     def __init__(self, configuration: Configuration, declaration: Declaration, capabilities: frozenset[str]) -> None:
-        self.configuration, self.declaration, self.capabilities = configuration, declaration, capabilities
-        self.size = configuration.block_size
-        self.stamps = Stamps()
-        self.requests: dict[str, Shadow] = {}
-        self.device = WeakDevice(self.size, declaration, self.requests, self.stamps, self._note)
-        self.copies: dict[int, Copy] = self.device.copies
-        """Copies queued and not observed complete, by ticket, in the order of the queue."""
-        self.step_tickets: dict[int, str] = {}
-        self.pins: dict[str, tuple[int, ...]] = {}
-        self.holders: dict[str, tuple[int, ...]] = {}
-        self.records: dict[int, Any] = {}
-        """Records handed out and not cloned since the last synchronisation point."""
-        self.key_contents: dict[Hashable, tuple[int, ...]] = {}
-        self.published: dict[int, Hashable] = {}
-        self.lost_records: set[int] = set()
-        self.handed: set[int] = set()
-        self.history: dict[Block, deque[str]] = {}
-        self.quiescent = False
+        super().__init__(configuration, declaration, capabilities)
         self.facts: Facts | None = None
         self._owners: dict[Block, frozenset[str]] = {}
 
@@ -203,9 +182,6 @@ class Follower:
         self._remember(operation, relations)
         self.facts = Facts(relations, measures, last=self.facts)
 
-    def _note(self, block: Block, what: str) -> None:
-        self.history.setdefault(block, deque(maxlen=HISTORY)).append(what)
-
     def _remember(self, operation: Operation | None, relations: Mapping[str, list[Row]]) -> None:
         """Who got and who lost each block by this operation."""
         owners: dict[Block, set[str]] = {}
@@ -222,23 +198,5 @@ class Follower:
                     parts = [f"given to {', '.join(gained)}"] if gained else []
                     parts += [f"given up by {', '.join(lost)}"] if lost else []
                     parts += ["now free"] if not has and block in free else []
-                    self._note(block, f"{operation.op} {operation.request or ''}".strip() + ": " + ", ".join(parts))
+                    self.note(block, f"{operation.op} {operation.request or ''}".strip() + ": " + ", ".join(parts))
         self._owners = now
-
-    def readable(self, name: str) -> bool:
-        """No queued copy still fills rows of this request: its rows can be compared."""
-        return not any(work.writes and name in self.device.beneficiaries(work) for work in self.device.work.values())
-
-    def expected_tokens(self, name: str) -> list[int | None]:
-        """Tokens that the committed rows must hold; None where the allocator cannot know (accepted drafts)."""
-        shadow = self.requests[name]
-        return [
-            shadow.tokens[p] if p < len(shadow.tokens) and p not in shadow.opaque else None
-            for p in range(shadow.committed)
-        ]
-
-    def found_tokens(self, name: str) -> list[int]:
-        """Tokens that the committed rows hold by the follower's own device."""
-        shadow = self.requests[name]
-        cells = (shadow.cell(p, self.size) for p in range(shadow.committed))
-        return [self.stamps.token(self.device.holds(cell)) if cell else -1 for cell in cells]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from .ghost import Ghost
 from .operations import Operation
 
-if TYPE_CHECKING:
-    from .follow import Follower
 
-
-def why_illegal(now: Follower, operation: Operation) -> str | None:
+def why_illegal(now: Ghost, operation: Operation) -> str | None:
     """Why this call may not be made now; None when it may."""
     if operation.request is not None and operation.op != "admit" and operation.request not in now.requests:
         return f"{operation.op}: there is no live request {operation.request}"
@@ -19,7 +16,7 @@ def why_illegal(now: Follower, operation: Operation) -> str | None:
     return check(now, operation) if check else None
 
 
-def _admit(now: Follower, operation: Operation) -> str | None:
+def _admit(now: Ghost, operation: Operation) -> str | None:
     if operation.request in now.requests:
         return f"admit: {operation.request} is live already"
     if not operation.args["tokens"]:
@@ -27,13 +24,13 @@ def _admit(now: Follower, operation: Operation) -> str | None:
     return _too_many(now)
 
 
-def _too_many(now: Follower) -> str | None:
+def _too_many(now: Ghost) -> str | None:
     if len(now.requests) >= now.configuration.max_requests:
         return f"there are {len(now.requests)} live requests, the most that the configuration allows"
     return None
 
 
-def _extend(now: Follower, operation: Operation) -> str | None:
+def _extend(now: Ghost, operation: Operation) -> str | None:
     shadow = now.requests[operation.request or ""]
     tokens, drafts = operation.args["tokens"], operation.args["drafts"]
     if drafts and "drafts" not in now.capabilities:
@@ -49,7 +46,7 @@ def _extend(now: Follower, operation: Operation) -> str | None:
     return None
 
 
-def _commit(now: Follower, operation: Operation) -> str | None:
+def _commit(now: Ghost, operation: Operation) -> str | None:
     shadow, rows = now.requests[operation.request or ""], operation.args["rows"]
     if shadow.optimistic and rows > shadow.committed + shadow.optimistic:
         return f"commit: {shadow.name} advanced to {shadow.committed + shadow.optimistic} only"
@@ -61,7 +58,7 @@ def _commit(now: Follower, operation: Operation) -> str | None:
     return None
 
 
-def _advance(now: Follower, operation: Operation) -> str | None:
+def _advance(now: Ghost, operation: Operation) -> str | None:
     shadow, rows = now.requests[operation.request or ""], operation.args["rows"]
     if shadow.optimistic:
         return f"advance: {shadow.name} has not settled its last advance"
@@ -70,7 +67,7 @@ def _advance(now: Follower, operation: Operation) -> str | None:
     return None
 
 
-def _fork(now: Follower, operation: Operation) -> str | None:
+def _fork(now: Ghost, operation: Operation) -> str | None:
     shadow, rows = now.requests[operation.request or ""], operation.args["rows"]
     if operation.args["child"] in now.requests:
         return f"fork: {operation.args['child']} is live already"
@@ -83,7 +80,7 @@ def _fork(now: Follower, operation: Operation) -> str | None:
     return _too_many(now)
 
 
-def _complete(now: Follower, operation: Operation) -> str | None:
+def _complete(now: Ghost, operation: Operation) -> str | None:
     tickets = operation.args["tickets"]
     if unknown := [t for t in tickets if t not in now.copies and t not in now.step_tickets]:
         return f"complete: tickets {unknown} are not queued"
@@ -93,27 +90,27 @@ def _complete(now: Follower, operation: Operation) -> str | None:
     return None
 
 
-def _pin(now: Follower, operation: Operation) -> str | None:
+def _pin(now: Ghost, operation: Operation) -> str | None:
     return f"pin: {operation.args['name']} is in use" if operation.args["name"] in now.pins else None
 
 
-def _hold(now: Follower, operation: Operation) -> str | None:
+def _hold(now: Ghost, operation: Operation) -> str | None:
     return f"hold: {operation.args['holder']} is in use" if operation.args["holder"] in now.holders else None
 
 
-def _unpin(now: Follower, operation: Operation) -> str | None:
+def _unpin(now: Ghost, operation: Operation) -> str | None:
     return None if operation.args["name"] in now.pins else f"unpin: there is no pin {operation.args['name']}"
 
 
-def _ack(now: Follower, operation: Operation) -> str | None:
+def _ack(now: Ghost, operation: Operation) -> str | None:
     return None if operation.args["holder"] in now.holders else f"ack: there is no holder {operation.args['holder']}"
 
 
-def _clone(now: Follower, operation: Operation) -> str | None:
+def _clone(now: Ghost, operation: Operation) -> str | None:
     return None if operation.args["address"] in now.records else "clone: the record was recycled or cloned"
 
 
-_CHECKS: Mapping[str, Callable[[Follower, Operation], str | None]] = {
+_CHECKS: Mapping[str, Callable[[Ghost, Operation], str | None]] = {
     "admit": _admit,
     "extend": _extend,
     "commit": _commit,
