@@ -166,7 +166,7 @@ class GpuAllocator:
                 self._submit_copies()
                 self.worker.rename(owner, contents, first, min(owner.settled, len(contents.tokens)))
             # Rows that held drafts nobody settled are now rows of tokens: they must be written again.
-            contents.filled = min(contents.filled, max(first, owner.settled))
+            contents.keep(max(first, owner.settled))
             return self._reply()
 
     def commit(self, request: str, rows: int) -> None:
@@ -177,7 +177,7 @@ class GpuAllocator:
             self.engine.commit(request, rows)
             self._follow_pool()
             contents = self.contents[request]
-            contents.filled = min(contents.filled, max(rows, len(contents.tokens)))
+            contents.keep(max(rows, len(contents.tokens)))
             self.worker.use(contents)
             self._publish(request)
 
@@ -205,7 +205,7 @@ class GpuAllocator:
             self._follow_pool()
             shared, full = self.contents[parent], rows // self.configuration.block_size
             self.contents[child] = contents = Contents(child, shared.tokens[:rows], rows, shared.keys[:full], full)
-            contents.ring = dict(shared.ring)
+            contents.ring, contents.in_slot = dict(shared.ring), min(shared.in_slot, rows)
             self.worker.use(shared)
             copies = [copy for ticket, copy in self.engine.copies.items() if ticket > before]
             self._recorded |= {copy.ticket: contents for copy in copies}

@@ -12,18 +12,20 @@ class Contents:
     """The tokens of one request and their stamps, as the host knows them.
 
     ``stamps`` is aligned with ``tokens``.  ``filled`` counts the leading rows that queued work
-    fills.  ``ring`` is what each row of the state slot must hold (missing: nobody wrote it).
+    fills, and ``in_slot`` how far the state slot was written: hit blocks bring their rows, but not the
+    ring.  ``ring`` is what each row of the slot must hold (missing: nobody wrote it).
     ``ready`` are events of copies and loads that fill the request and that ``compute`` has not
     waited for.  ``loads`` says that its prompt comes through the load stream.
     """
 
-    __slots__ = ("filled", "keys", "loads", "name", "published", "ready", "ring", "stamps", "tokens")
+    __slots__ = ("filled", "in_slot", "keys", "loads", "name", "published", "ready", "ring", "stamps", "tokens")
 
     def __init__(self, name: str, tokens: Iterable[int], filled: int, keys: list[str], published: int) -> None:
         self.name = name
         self.tokens: list[int] = []
         self.stamps: list[int] = []
         self.filled = filled
+        self.in_slot = 0
         self.ring: dict[int, int] = {}
         self.ready: list[Event] = []
         self.loads = False
@@ -36,6 +38,11 @@ class Contents:
         tokens = list(tokens)
         append_stamps(self.stamps, tokens)
         self.tokens += tokens
+
+    def keep(self, rows: int) -> None:
+        """Rows from ``rows`` on must be written (again): they held drafts that nobody settled."""
+        self.filled = min(self.filled, rows)
+        self.in_slot = min(self.in_slot, rows)
 
     def stamp(self, position: int) -> int:
         """What the row of a position must hold."""

@@ -182,19 +182,20 @@ class Worker:
 
     def step(self, request: Request, contents: Contents, upto: int) -> Event:
         """Queue the step that reads the request's rows and writes those up to position ``upto``."""
-        first = contents.filled
+        first, ring_first = contents.filled, max(contents.in_slot, upto - self.ring)
         contents.filled = max(first, upto)
-        stream = self.load if contents.loads else self.compute
-        if contents.loads:
-            contents.loads = False
-            self.use(contents)
+        contents.in_slot = max(contents.in_slot, upto)
+        loads, contents.loads = contents.loads, False
+        stream, name = (self.load, "load") if loads else (self.compute, "step")
+        self.use(contents)
+        if loads:
             self.order_load()
         else:
-            self.use(contents)
             self._attend(request, contents, first)
-        self._write(stream, "load" if stream is self.load else "step", request, contents, range(first, upto))
+        self._write(stream, name, request, contents, range(first, upto))
+        self._write_ring(stream, name, request, contents, range(ring_first, upto))
         done = self.device.record(stream)
-        if stream is self.load:
+        if loads:
             contents.ready.append(done)
         return done
 
@@ -203,6 +204,8 @@ class Worker:
         self.use(contents)
         self.order_rewrite(self.compute, BLOCKS, request.table)
         self._write(self.compute, "name drafts", request, contents, range(first, upto))
+        still_there = range(max(first, contents.in_slot - self.ring), upto)
+        self._write_ring(self.compute, "name drafts", request, contents, still_there)
 
     def _attend(self, request: Request, contents: Contents, rows: int) -> None:
         """Read the first ``rows`` rows, and all filled rows of the ring, as a forward pass would."""
@@ -221,17 +224,18 @@ class Worker:
             self.device.launch(self.compute, verify(pages, flat, listed, self._result, who))
 
     def _write(self, stream: Stream, name: str, request: Request, contents: Contents, positions: range) -> None:
-        """Write the rows of some positions, in the blocks and (the last ones) in the ring."""
-        if not positions:
-            return
+        """Write the rows of some positions in the request's blocks."""
         entries = [(flat_row(request.table, p, self.block_size), contents.stamp(p)) for p in positions]
         self._scatter(stream, name, self.kv, entries, contents.name)
-        if self.state is not None and request.slot != NO_SLOT:
-            self.order_rewrite(stream, SLOTS, (request.slot,))
-            recent = [p for p in positions if p + self.ring >= contents.filled]  # the others were overwritten since
-            contents.ring |= {p % self.ring: contents.stamp(p) for p in recent}
-            entries = [(ring_row(request.slot, p, self.ring), contents.stamp(p)) for p in recent]
-            self._scatter(stream, name, self.state, entries, contents.name)
+
+    def _write_ring(self, stream: Stream, name: str, request: Request, contents: Contents, positions: range) -> None:
+        """Write the rows of some positions, at most a ring full, in the request's state slot."""
+        if self.state is None or request.slot == NO_SLOT or not positions:
+            return
+        self.order_rewrite(stream, SLOTS, (request.slot,))
+        contents.ring |= {p % self.ring: contents.stamp(p) for p in positions}
+        entries = [(ring_row(request.slot, p, self.ring), contents.stamp(p)) for p in positions]
+        self._scatter(stream, name, self.state, entries, contents.name)
 
     def _scatter(self, stream: Stream, name: str, pages: Pages, entries: Sequence[tuple[int, int]], who: str) -> None:
         if not entries:
