@@ -275,7 +275,11 @@ class OwnershipMonitor:
             for row in self.state.table(name).rows
             if (row[1], row[2]) in cells
         }
-        chosen = {"copied": [(o,) for o in offsets], "after": [(work,) for work in after], **(given or {})}
+        chosen: dict[str, Sequence[Row]] = {
+            "copied": [(o,) for o in offsets],
+            "after": [(work,) for work in after],
+            **(given or {}),
+        }
         self._do(action, chosen, **things, block=source, new_block=target, work=copy.ticket)
 
     def _silent(self, observed: Observed) -> None:

@@ -45,7 +45,7 @@ def simplified(formula: L.Formula) -> L.Formula:
                     if part.value != conjunction:
                         return part
                 elif type(part) is (L.And if conjunction else L.Or):
-                    parts += part.parts  # type: ignore[attr-defined]
+                    parts += part.parts
                 else:
                     parts.append(part)
             if not parts:
