@@ -413,10 +413,11 @@ class _Certification:
     def _verdict(self) -> None:
         result = self.result
         result.reached["operations"] = result.operations
-        result.missing = missing(result.promised, result.reached, result.statistics, result.checked, result)
         if result.findings:
             result.verdict = "violated"
+            result.missing = ["everything after the violation, which ended the run"]
         else:
+            result.missing = missing(result.promised, result.reached, result.statistics, result.checked, result)
             result.verdict = "undetermined" if result.missing else "certified"
         if not result.declaration.never and not result.findings:
             result.notes.append("the target does not declare NEVER: a request that can never fit is told LATER")
