@@ -21,6 +21,7 @@ from kvproof.spec.steps import Action, Module, Step, Theorem, nothing
 from .circuit import FALSE, TRUE, Circuit
 from .finite import Cell, FiniteReading, Tuple
 from .formulas import reads
+from .renaming import Renaming, pattern
 
 ALL = "all"
 NONE = "none"
@@ -86,8 +87,10 @@ class Goal:
 class Machine:
     """A module within a scope."""
 
-    def __init__(self, module: Module, scope: Scope) -> None:
-        self.module, self.scope = module, scope
+    def __init__(self, module: Module, scope: Scope, *, renames: bool = True) -> None:
+        """``renames``: expand actions for some blocks and rename for the others (the same, only sooner)."""
+        self.module, self.scope, self.renames = module, scope, renames
+        self._renamings: dict[tuple[tuple[int, int], ...], Renaming] = {}
         self.circuit = Circuit()
         self.dropped_guards: dict[str, int] = {}
         self.skipped: list[str] = []
@@ -195,6 +198,8 @@ class Machine:
         formula = after(*columns)
         variables = self.module.actions[name].variables
         for things in reading.tuples([v.sort for v in variables]):
+            if self.blocks_are_alike and pattern(variables, things)[0] != things:
+                continue
             env = dict(zip(variables, things, strict=True))
             if reading.circuit.every(reading.formula(guard, env) for guard in step.guards) == FALSE:
                 continue
@@ -229,32 +234,37 @@ class Machine:
         return tuple(self._instances())
 
     def _instances(self) -> Iterator[Instance]:
-        position = {cell: i for i, cell in enumerate(self.cells)}
-        for name, step in self._steps.items():
-            reading = self.reading()
+        for name in self._steps:
+            expanded = _Expansion(self, name)
             variables = self.module.actions[name].variables
-            updates = []
-            for relation in self._changed(step):
-                columns = L.fresh_variables(relation.sorts)
-                updates.append((relation, columns, getattr(step.after, relation.name)(*columns)))
-            for things in reading.tuples([v.sort for v in variables]):
-                env = dict(zip(variables, things, strict=True))
-                guard = self.circuit.every(reading.formula(g, env) for g in step.guards)
-                if guard == FALSE:
+            for things in self.reading().tuples([v.sort for v in variables]):
+                found = expanded.at(things)
+                if found is None:
                     continue
-                changes = []
-                for relation, columns, formula in updates:
-                    for row in reading.tuples(relation.sorts):
-                        place = position.get((relation.name, row))
-                        if place is None:
-                            continue
-                        env.update(zip(columns, row, strict=True))
-                        node = reading.formula(formula, env)
-                        if node != self.inputs[place]:
-                            changes.append((place, node))
+                guard, changes = found
                 named = tuple((v.name, thing) for v, thing in zip(variables, things, strict=True))
                 chosen = self._chosen_in([guard, *(node for _, node in changes)])
-                yield Instance(name, named, guard, tuple(changes), chosen)
+                yield Instance(name, named, guard, changes, chosen)
+
+    @property
+    def blocks_are_alike(self) -> bool:
+        """No block is reserved or a state slot, so renaming blocks changes nothing."""
+        return self.renames and not (self.scope.slots or self.scope.reserved_blocks)
+
+    @cached_property
+    def position(self) -> dict[Cell, int]:
+        """The place of each cell in a state."""
+        return {cell: place for place, cell in enumerate(self.cells)}
+
+    def renaming(self, chosen: Mapping[int, int]) -> Renaming:
+        """The permutation of blocks that begins with these, for cells and nodes."""
+        key = tuple(sorted(chosen.items()))
+        if key not in self._renamings:
+            relations, choices = self.module.states.relations, self.module.choices.relations
+            inputs = {node: ("s", relations[name], row) for (name, row), node in self._variable.items()}
+            inputs |= {node: ("given", choices[name], row) for (name, row), node in self._chosen.items()}
+            self._renamings[key] = Renaming(self.scope.sizes["block"], chosen, self.circuit, inputs, self._cell)
+        return self._renamings[key]
 
     def _chosen_in(self, nodes: Sequence[int]) -> tuple[int, ...]:
         if not self._chosen:
@@ -284,6 +294,58 @@ class Machine:
     def node(self, formula: L.Formula) -> int:
         """The node of a closed formula about the state ``s``."""
         return self.reading().formula(formula)
+
+
+class _Expansion:
+    """One action of a machine, expanded for one choice of things after the other."""
+
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.machine, self.step = machine, machine._steps[name]
+        self.variables = machine.module.actions[name].variables
+        self.reading = machine.reading()
+        self.updates = []
+        for relation in machine._changed(self.step):
+            columns = L.fresh_variables(relation.sorts)
+            self.updates.append((relation, columns, getattr(self.step.after, relation.name)(*columns)))
+        self._done: dict[Tuple, tuple[int, tuple[tuple[int, int], ...]] | None] = {}
+
+    def at(self, things: Tuple) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+        """The guard and the changes; None if the guard can never hold."""
+        if not self.machine.blocks_are_alike:
+            return self._expand(things)
+        standard, chosen = pattern(self.variables, things)
+        if standard not in self._done:
+            self._done[standard] = self._expand(standard)
+        found = self._done[standard]
+        if found is None or standard == things:
+            return found
+        renaming = self.machine.renaming(chosen)
+        guard, changes = found
+        return renaming.node(guard), tuple(
+            sorted((self._moved(renaming, place), renaming.node(node)) for place, node in changes)
+        )
+
+    def _moved(self, renaming: Renaming, place: int) -> int:
+        name, row = self.machine.cells[place]
+        return self.machine.position[name, renaming.row(self.machine.module.states.relations[name], row)]
+
+    def _expand(self, things: Tuple) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+        machine, reading = self.machine, self.reading
+        env = dict(zip(self.variables, things, strict=True))
+        guard = machine.circuit.every(reading.formula(g, env) for g in self.step.guards)
+        if guard == FALSE:
+            return None
+        changes = []
+        for relation, columns, formula in self.updates:
+            for row in reading.tuples(relation.sorts):
+                place = machine.position.get((relation.name, row))
+                if place is None:
+                    continue
+                env.update(zip(columns, row, strict=True))
+                node = reading.formula(formula, env)
+                if node != machine.inputs[place]:
+                    changes.append((place, node))
+        return guard, tuple(sorted(changes))
 
 
 def state_clauses(module: Module, s: L.State | None = None) -> list[tuple[str, tuple[Clause, ...]]]:
