@@ -172,15 +172,22 @@ class Minimiser:
                 continue
             earlier = {name for other in lines[:at] if (name := _born(other.operation)) is not None}
             for other in sorted(earlier - {born}):
-                if self._accept_in_some_pool([*lines[:at], *(_as(later, born, other) for later in lines[at + 1 :])]):
+                merged = [*lines[:at], *(_as(later, born, other) for later in lines[at + 1 :])]
+                if self._accept_in_some_pool(merged) or self._accept_in_some_pool(list(map(_short_fork, merged))):
                     return
 
     def _accept_in_some_pool(self, lines: Sequence[Line]) -> bool:
-        """Keep these lines if they break a rule and are smaller, in this pool or in one with fewer blocks."""
+        """Keep these lines if they break a rule and are smaller, in this pool or in one with fewer blocks or slots."""
+        pools = self._smaller_pools() if len(lines) <= SHORT else iter(())
+        return self._accept(lines) or any(self._accept(lines, pool) for pool in pools)
+
+    def _smaller_pools(self) -> Iterator[Configuration]:
+        """Pools with fewer state slots, then pools with fewer blocks, the largest first."""
         configuration = self.best.configuration
-        least = 1 if len(lines) <= SHORT else configuration.blocks
-        pools = (replace(configuration, blocks=blocks) for blocks in range(configuration.blocks, least - 1, -1))
-        return any(self._accept(lines, pool) for pool in pools)
+        for slots in range(configuration.state_slots - 1, 0, -1):
+            yield replace(configuration, state_slots=slots)
+        for blocks in range(configuration.blocks - 1, 0, -1):
+            yield replace(configuration, blocks=blocks)
 
     def _drop_and_grow(self) -> None:
         """Drop one line of a short script; a smaller pool, or a larger prompt, may take its place."""
@@ -235,13 +242,14 @@ class Minimiser:
                         return
 
     def _fewer_blocks(self) -> None:
-        configuration = self.best.configuration
-        for blocks in range(1, configuration.blocks):
-            if self._same(self.best.lines, replace(configuration, blocks=blocks)):
+        """The smallest pool in which the same lines break the same rule."""
+        if self.best.configuration.state_slots:
+            for slots in range(self.best.configuration.state_slots):
+                if self._same(self.best.lines, replace(self.best.configuration, state_slots=slots)):
+                    break
+        for blocks in range(1, self.best.configuration.blocks):
+            if self._same(self.best.lines, replace(self.best.configuration, blocks=blocks)):
                 break
-        configuration = self.best.configuration
-        if configuration.state_slots:
-            self._same(self.best.lines, replace(configuration, state_slots=0))
 
 
 def _born(operation: Operation) -> str | None:
@@ -255,6 +263,13 @@ def _as(line: Line, old: str, new: str) -> Line:
     args = {name: new if name == "child" and value == old else value for name, value in operation.args.items()}
     request = new if operation.request == old else operation.request
     return replace(line, operation=Operation(operation.op, request, args))
+
+
+def _short_fork(line: Line) -> Line:
+    """The line with one row only, if it is a fork."""
+    if line.operation.op != "fork":
+        return line
+    return replace(line, operation=replace(line.operation, args={**line.operation.args, "rows": 1}))
 
 
 def _finishing(line: Line) -> Line:
