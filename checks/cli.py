@@ -401,6 +401,7 @@ def explore(
     max_states: Annotated[int | None, typer.Option(min=1, help="Stop after a level with more states.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Save to this file; resume from it if it is there.")] = None,
     engine: Annotated[str, typer.Option(help="For the spec: auto, numba, numpy or torch.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Write the trace of a finding into this folder.")] = None,
     json_output: Json = False,
 ) -> None:
     """Visit every reachable state of a small pool and check the rules in each."""
@@ -418,6 +419,7 @@ def explore(
             max_states=max_states,
             checkpoint=checkpoint,
             engine=engine,
+            out=out,
             json_output=json_output,
         )
     )

@@ -16,9 +16,10 @@ from kvproof.model.mutants import MUTANTS as MODEL_MUTANTS
 from kvproof.spec.mutants import MUTANTS as SPEC_MUTANTS
 
 from .exploration import Checkpoint, ExploreResult, Progress, Report
-from .explore_model import CHECKED, Limits, ModelRun, ModelSubject, words
+from .explore_model import CHECKED, Limits, ModelRun, ModelSubject, told_as, words
 from .spec_errors import UsageError
 from .spec_finding import SpecFinding
+from .spec_trace import write_run
 
 SYMMETRIES = ("none", "blocks", "full")
 DISCIPLINES = ("ordered", "pinned", "cancelled")
@@ -42,11 +43,13 @@ def explore(
     checkpoint: str | Path | None = None,
     progress: Report | None = None,
     engine: str = "auto",
+    out: str | Path | None = None,
 ) -> ExploreResult:
     """Explore and check; see :class:`~kvproof.checks.exploration.ExploreResult`.
 
     ``copies`` bounds queued copies and pins still held.  ``destination`` is the discipline that is
-    demanded.  With ``checkpoint``, an existing file is resumed.  Raises :class:`UsageError`.
+    demanded.  With ``checkpoint``, an existing file is resumed.  ``out`` is a folder for the trace of a
+    finding.  Raises :class:`UsageError`.
     """
     _check(subject, symmetry, mutant, device, destination)
     limits = Limits(blocks, requests, table, copies)
@@ -54,7 +57,16 @@ def explore(
         from .explore_spec import explore_spec
 
         return explore_spec(
-            limits, symmetry, mutant, destination, device, engine, max_states, checkpoint, progress or _silent
+            limits,
+            symmetry,
+            mutant,
+            destination,
+            device,
+            engine,
+            max_states,
+            checkpoint,
+            progress or _silent,
+            None if out is None else Path(out),
         )
     if blocks > 255 or requests > 8:
         raise UsageError("the model is explored for at most 255 blocks and 8 requests")
@@ -65,6 +77,8 @@ def explore(
         max_states,
         None if checkpoint is None else Path(checkpoint),
         progress or _silent,
+        None if out is None else Path(out),
+        mutant,
     )
 
 
@@ -96,14 +110,17 @@ def _explore_model(
     max_states: int | None,
     checkpoint: Path | None,
     progress: Report,
+    out: Path | None,
+    mutant: str | None,
 ) -> ExploreResult:
     began = time.perf_counter()
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if checkpoint is not None and checkpoint.exists():
         run = ModelRun.resume(subject, Checkpoint.load(checkpoint, what))
         finding = None
     else:
         run = ModelRun.begin(subject)
-        finding = _judge(run)
+        finding = _judge(run, out, mutant)
     saved = began
     complete = True
     while run.level and finding is None:
@@ -112,11 +129,12 @@ def _explore_model(
             break
         now = time.perf_counter()
         progress(Progress(len(run.levels) - 1, len(run.number_of), run.edges, now - began))
-        finding = _judge(run)
+        finding = _judge(run, out, mutant)
         if checkpoint is not None and (now - saved > CHECKPOINT_SECONDS or not run.level):
             run.checkpoint().save(checkpoint, what)
             saved = time.perf_counter()
     count = len(run.number_of)
+    grown = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base, count * subject.key_bytes())
     plain = subject.symmetry == "none"
     finished = complete and finding is None
     depth = sum(1 for a, b in zip(run.levels, [*run.levels[1:], count], strict=True) if b > a) - 1
@@ -132,28 +150,38 @@ def _explore_model(
         complete=finished,
         seconds=time.perf_counter() - began,
         orbit_sum=count * subject.orbit() if subject.symmetry == "blocks" and finished else count if plain else None,
-        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        bytes_per_state=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / max(1, count),
+        peak_bytes=base + grown,
+        bytes_per_state=grown / count,
         engine="model",
         checked=CHECKED,
         skipped=tuple(subject.spec.skipped),
     )
 
 
-def _judge(run: ModelRun) -> SpecFinding | None:
+def _judge(run: ModelRun, out: Path | None, mutant: str | None) -> SpecFinding | None:
     """The first state of the last level that breaks a rule, with the shortest run to it."""
     found = run.subject.broken(run.level)
     if found is None:
         return None
     row, rule, sentence = found
     steps = run.path(run.levels[-1] + row)
-    return SpecFinding(rule, sentence, len(steps), tuple(words(move) for move in steps))
+    trace = None
+    if out is not None:
+        trace = write_run(mutant, told_as(steps, run.subject.start()[0], run.subject.machine), out)
+    return SpecFinding(rule, sentence, len(steps), tuple(words(move) for move in steps), trace=trace)
+
+
+def memory_needed(subject: str, blocks: int) -> str:
+    """What an exploration takes, said before it starts: the number of states is not known, their size is."""
+    each = 300 if subject == "model" else 60 + 8 * blocks
+    return f"a state takes about {each} bytes: 1,000,000 states take {each} MB; --max-states bounds the run"
 
 
 def run(json_output: bool = False, **asked: Any) -> int:
     """The command ``kvproof explore``: prints, and returns the exit code.  ``asked`` as in :func:`explore`."""
     from . import present
 
+    present.log_to_stderr()(memory_needed(asked["subject"], asked["blocks"]))
     result = explore(**asked, progress=present.progress_to_stderr())
     if json_output:
         present.show_json(result.to_json())

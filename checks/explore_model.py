@@ -32,6 +32,7 @@ from .machine import Goal, Machine, Scope
 from .pictures import told
 from .planes import first_false
 from .refute import ONE_STREAM, ROW_RELATIONS
+from .unroll import Happened
 
 Behalf = tuple[frozenset[int], ...]
 """For each queued copy, the requests that it is done for; kept only where destinations must be pinned."""
@@ -280,6 +281,35 @@ def _renamed(node: Node, order: tuple[int, ...] | None) -> Node:
 
 def _sortable(node: Node) -> tuple[State, tuple[tuple[int, ...], ...]]:
     return node[0], tuple(tuple(sorted(who)) for who in node[1])
+
+
+def told_as(moves: Sequence[Move], start: State, machine: PoolMachine) -> list[Happened]:
+    """A run of moves as actions of the spec, for writing it down as a trace."""
+    steps: list[Happened] = []
+    machine.restore(start)
+    queue: list[int] = []
+    names = 0
+    for move in moves:
+        operation, request, argument = move
+        tables = machine.state()[1]
+        machine.apply(move)
+        after = machine.state()[1]
+        if operation in ("admit", "grow"):
+            for index in range(len(tables[request]), len(after[request])):
+                things = (("request", request), ("index", index), ("block", after[request][index] - 1))
+                steps.append(Happened("grow" if index else "admit", things))
+        elif operation == "fork":
+            index = len(tables[request]) - 1
+            blocks = (("block", tables[request][index] - 1), ("new_block", after[argument][index] - 1))
+            pair = (("parent_request", request), ("child_request", argument), ("index", index))
+            steps.append(Happened("fork", (*pair, *blocks, ("work", names))))
+            queue.append(names)
+            names += 1
+        elif operation == "finish":
+            steps.append(Happened("finish", (("request", request),)))
+        elif operation == "complete":
+            steps.append(Happened("complete", (("work", queue.pop(0)),)))
+    return steps
 
 
 def words(move: Move) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from .pictures import told
 from .refute import ONE_STREAM, ROW_RELATIONS
 from .spec_errors import UsageError
 from .spec_finding import SpecFinding, length_of
+from .spec_trace import write_run
 from .unroll import Happened
 
 POOL: tuple[str, ...] = ("admit", "grow", "fork", "complete", "release_pins", "finish")
@@ -110,6 +112,8 @@ def engine_for(machine: Machine, layout: Layout, symmetry: str, device: str, eng
     if engine == "auto":
         compiled = importlib.util.find_spec("numba") is not None
         engine = "torch" if device != "cpu" else "numba" if compiled else "numpy"
+    if engine == "numba" and importlib.util.find_spec("numba") is None:
+        raise UsageError("numba is not installed (pip install 'kvproof[numba]'): choose --engine numpy")
     if engine == "numba":
         from .engine_numba import CompiledEngine
 
@@ -128,6 +132,7 @@ def explore_spec(
     max_states: int | None,
     checkpoint: str | Path | None,
     progress: Report,
+    out: Path | None = None,
 ) -> ExploreResult:
     """See :func:`kvproof.checks.explore.explore`."""
     began = time.perf_counter()
@@ -162,7 +167,11 @@ def explore_spec(
             keys = np.asarray(explorer.all_keys())
             Checkpoint(keys, parents, moves, levels, explorer.edges).save(file, what)
             last_save = time.perf_counter()
-    finding = None if broken is None else _finding(machine, layout, symmetry, explorer, broken[0], goals[broken[1]])
+    finding = None
+    if broken is not None:
+        finding, steps = _finding(machine, layout, symmetry, explorer, broken[0], goals[broken[1]])
+        if out is not None:
+            finding = replace(finding, trace=write_run(mutant, steps, out))
     plain = symmetry == "none"
     finished = complete and finding is None
     keys = explorer.all_keys()
@@ -207,7 +216,9 @@ def _goals(machine: Machine, mutant: str | None) -> list[Goal]:
     return sorted(machine.goals([name for name in names if name]), key=lambda goal: names.index(goal.name))
 
 
-def _finding(machine: Machine, layout: Layout, symmetry: str, explorer: Engine, state: int, goal: Goal) -> SpecFinding:
+def _finding(
+    machine: Machine, layout: Layout, symmetry: str, explorer: Engine, state: int, goal: Goal
+) -> tuple[SpecFinding, list[Happened]]:
     parents, _ = explorer.history()
     chain = []
     while state > 0:
@@ -218,7 +229,7 @@ def _finding(machine: Machine, layout: Layout, symmetry: str, explorer: Engine, 
     steps, last = retell(machine, layout, symmetry, path)
     sentence = told(machine, goal.sentence, goal.formula, layout.unpack(last))
     rule = RULE_OF.get(goal.name, goal.name)
-    return SpecFinding(rule, sentence, length_of(steps), tuple(str(step) for step in steps))
+    return SpecFinding(rule, sentence, length_of(steps), tuple(str(step) for step in steps)), steps
 
 
 def retell(

@@ -365,7 +365,7 @@ def state_clauses(module: Module, s: L.State | None = None) -> list[tuple[str, t
 
 def clause_of(theorem: Theorem, formula: L.Formula) -> Clause:
     """A theorem as a clause."""
-    return Clause(f"not so: {theorem.sentence}", formula)
+    return Clause(theorem.broken or f"not so: {theorem.sentence}", formula)
 
 
 def _numeric(node: L.Formula) -> bool:

@@ -82,7 +82,7 @@ def refute(name: str, *, out: str | Path | None = None, most_steps: int = MOST_S
     sentence = sentence.replace("{", "a ").replace("}", "")
     finding = SpecFinding(mutant.rule, sentence, length_of(run.steps), tuple(str(step) for step in run.steps))
     if out is not None:
-        finding = replace(finding, trace=write_run(name, run, Path(out)))
+        finding = replace(finding, trace=write_run(name, run.steps, Path(out)))
     return RefuteResult(VIOLATED, finding, time.perf_counter() - began, name, bound)
 
 

@@ -12,25 +12,28 @@ from pathlib import Path
 
 from kvproof.model.interface import Configuration, Reply
 from kvproof.model.mutants import MUTANTS, make_mutant
+from kvproof.model.reference import make_reference
 from kvproof.model.trace import Recorder, write_trace
 
-from .unroll import Happened, Run
+from .unroll import Happened
 
 BLOCK_SIZE = 2
 TELLABLE = frozenset({"admit", "grow", "fork", "complete", "release_pins", "finish", "preempt", "pin", "unpin"})
 """Spec actions that are operations of an allocator, one for one (pins are released with ``complete``)."""
 
 
-def write_run(name: str, run: Run, folder: Path) -> str | None:
-    """Write the run as a trace of ``reference:NAME``; None where the run has no such form."""
-    if name not in MUTANTS or not {step.action for step in run.steps} <= TELLABLE:
+def write_run(name: str | None, steps: Sequence[Happened], folder: Path) -> str | None:
+    """Write the run as a trace of ``reference:NAME`` (of ``reference`` without a name); None where the run has no
+    such form."""
+    if (name is not None and name not in MUTANTS) or not {step.action for step in steps} <= TELLABLE:
         return None
-    blocks = 1 + max((n for step in run.steps for thing, n in step.things if thing.endswith("block")), default=0)
+    blocks = 1 + max((n for step in steps for thing, n in step.things if thing.endswith("block")), default=0)
     configuration = Configuration(blocks=blocks, block_size=BLOCK_SIZE, max_requests=4)
-    allocator = Recorder(make_mutant(name)(configuration), configuration, f"reference:{name}")
-    tell(run.steps, allocator)
+    factory, target = (make_reference, "reference") if name is None else (make_mutant(name), f"reference:{name}")
+    allocator = Recorder(factory(configuration), configuration, target)
+    tell(steps, allocator)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.jsonl"
+    path = folder / f"{name or 'reference'}.jsonl"
     write_trace(path, allocator.trace())
     return str(path)
 

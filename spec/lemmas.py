@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .language import Formula, State, every, exists, forall, implies
 from .rules import has, in_table, issuable, owned
-from .steps import Theorem, theorem
+from .steps import Theorem, broken_says, theorem
 from .storage import published
 
 # ------------------------------------------------------------------------------------ tables and slots
@@ -203,6 +203,7 @@ def work_fills_what_it_writes(s: State) -> Formula:
     )
 
 
+@broken_says("queued {work} reads block {block}, which is not pinned for it, and nothing orders later writers")
 @theorem
 def sources_of_copies_are_kept(s: State) -> Formula:
     """What a queued copy reads is pinned, or later writers are ordered behind the copy."""
@@ -213,6 +214,7 @@ def sources_of_copies_are_kept(s: State) -> Formula:
     )
 
 
+@broken_says("queued {work} writes block {block}, which is not pinned for it, and nothing orders later users")
 @theorem
 def destinations_of_copies_are_kept(s: State) -> Formula:
     """What a queued copy writes is pinned, or later users are ordered, or the copy can be cancelled with
@@ -227,6 +229,7 @@ def destinations_of_copies_are_kept(s: State) -> Formula:
     )
 
 
+@broken_says("queued {work} will write block {block}, which {request} has now")
 @theorem
 def destinations_stay_home(s: State) -> Formula:
     """Who has the destination of a queued copy is one that the copy is done for, or is ordered behind it."""
@@ -349,6 +352,7 @@ def strangers_write_before_readers_get_data(s: State) -> Formula:
 # ------------------------------------------------------------------- rule 2, as first-order logic has it
 
 
+@broken_says("block {block} can be issued with an owner left, or cannot without one")
 @theorem
 def free_means_no_owner(s: State) -> Formula:
     """A usable block can be issued exactly when no owner is left (rule 2, first-order form)."""

@@ -164,13 +164,18 @@ def _sentence(body: Callable[..., object]) -> str:
 
 @dataclass(frozen=True)
 class Theorem:
-    """A named sentence.  ``kind``: ``state``, ``step`` or ``numbers``."""
+    """A named sentence.  ``kind``: ``state``, ``step`` or ``numbers``.
+
+    ``broken`` is the sentence that is true when it fails; like a clause's, it may name the outermost
+    bound variables in braces.
+    """
 
     name: str
     sentence: str
     kind: str
     body: Callable[..., Formula]
     parameters: tuple[str, ...]
+    broken: str = ""
 
     def formula(self, *states: State) -> Formula:
         """The sentence about the given states, or about all numbers."""
@@ -183,6 +188,11 @@ def theorem(body: Callable[..., Formula]) -> Theorem:
     parameters = tuple(inspect.signature(body).parameters)
     kind = {("s",): "state", ("s", "event", "t"): "step"}.get(parameters, "numbers")
     return Theorem(getattr(body, "__name__", "theorem"), _sentence(body), kind, body, parameters)
+
+
+def broken_says(sentence: str) -> Callable[[Theorem], Theorem]:
+    """Give a theorem the sentence that is true when it fails."""
+    return lambda made: replace(made, broken=sentence)
 
 
 FALSE_STATEMENTS: dict[str, Theorem] = {}
