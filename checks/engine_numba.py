@@ -7,10 +7,10 @@ whole keys, so they are exact; each is written once, with its parent and its mov
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +24,12 @@ ROW = 16
 """Words of a plane that are computed together: 1,024 states."""
 LUT_BITS = 11
 """Bits of a column that are renamed with one look-up."""
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The loop compiled by numba, which is optional: this module is imported only where its engine is asked for."""
+    made: Callable[..., Any] = import_module("numba").njit(cache=True, nogil=True)(function)
+    return made
 
 
 def registers(program: Program) -> tuple[NDArray[np.int32], dict[int, int], int]:
@@ -50,7 +56,7 @@ def registers(program: Program) -> tuple[NDArray[np.int32], dict[int, int], int]
     return np.array(code, dtype=np.int32).reshape(-1, 4), row, used
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _mix(words: Any, count: int) -> Any:  # pragma: no cover - compiled
     h = np.uint64(0x9E3779B97F4A7C15)
     for k in range(count):
@@ -60,7 +66,7 @@ def _mix(words: Any, count: int) -> Any:  # pragma: no cover - compiled
     return h ^ (h >> np.uint64(29))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _canonical(
     words: Any, out: Any, scratch: Any, geometry: Any, luts: Any, rest_luts: Any
 ) -> None:  # pragma: no cover
@@ -115,7 +121,7 @@ def _canonical(
                 scratch[blocks + k] = word
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _insert_all(table: Any, store: Any, first: int, last: int, count: int) -> None:  # pragma: no cover
     """Enter stored keys into an empty table."""
     mask = np.uint64(table.shape[0] - 1)
@@ -133,7 +139,7 @@ def _insert_all(table: Any, store: Any, first: int, last: int, count: int) -> No
             at = (at + np.uint64(1)) & mask
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _fill(
     store: Any, first: int, last: int, code: Any, scratch: Any, cell_word: Any, cell_shift: Any, cell_row: Any
 ) -> None:  # pragma: no cover - compiled
@@ -161,7 +167,7 @@ def _fill(
                 scratch[target, w] = ~scratch[a, w]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _first_false(
     store: Any,
     first: int,
@@ -195,7 +201,7 @@ def _first_false(
     return -1, -1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _expand(
     store: Any,
     parents: Any,
@@ -409,8 +415,7 @@ class CompiledEngine:
 
     def _call(self, at: int, end: int) -> tuple[int, int]:
         most = min(len(self._store), 3 * len(self._table) // 4)
-        expand: Any = _expand
-        found, edges = expand(
+        found, edges = _expand(
             self._store,
             self._parents,
             self._moves,
@@ -441,8 +446,7 @@ class CompiledEngine:
             self._goals[kept] = _Compiled(self.machine, self.layout, kept)
         program = self._goals[kept]
         rows = np.array([program.row[goal] for goal in kept], dtype=np.int64)
-        search: Any = _first_false
-        state, goal = search(self._store, first, last, *program.arguments(), rows)
+        state, goal = _first_false(self._store, first, last, *program.arguments(), rows)
         return None if state < 0 else (int(state), int(goal))
 
     def resume(self, keys: NDArray[np.int64], parents: NDArray[Any], moves: NDArray[Any], edges: int) -> None:
