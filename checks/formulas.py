@@ -71,3 +71,12 @@ def counts(node: L.Formula | L.Number) -> bool:
             return counts(node.condition) or counts(node.then) or counts(node.otherwise)
         case _:
             return False
+
+
+def premise_of(formula: L.Formula) -> L.Formula:
+    """What must be there for a clause to say anything: of ``forall x: p -> q``, that some ``x`` has ``p``."""
+    if isinstance(formula, L.ForAll):
+        return L.Exists(formula.variables, premise_of(formula.body))
+    if isinstance(formula, L.Or) and len(formula.parts) == 2:
+        return ~formula.parts[0]
+    return L.TRUE

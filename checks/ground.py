@@ -7,7 +7,7 @@ counterexamples come from here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import z3
@@ -17,6 +17,7 @@ from kvproof.spec.language import RULES
 from kvproof.spec.steps import Module, Step, nothing
 
 from .finite import Cell, Tuple
+from .formulas import premise_of
 from .unroll import Happened, Run
 
 SMALL = {"block_size": (1, 4), "usable_blocks": (0, 8), "usable_slots": (0, 8)}
@@ -120,13 +121,7 @@ def shortest(
     solver = z3.Solver()
     solver.set("timeout", timeout_ms)
     here = Ground(module, sizes, 0, declared)
-    solver.add(here.formula(module.initial(s), {}))
-    for theorem in module.assumes:
-        solver.add(here.formula(theorem.formula(s), {}))
-    for name, (low, high) in SMALL.items():
-        if name in module.states.relations:
-            fixed = here.cell("s", module.states.relations[name], ())
-            solver.add(fixed >= low, fixed <= high)
+    _begin(solver, module, here)
     path: list[tuple[Ground, list[tuple[str, Tuple, Any]]]] = []
     for depth in range(1, most + 1):
         after = Ground(module, sizes, depth, declared)
@@ -143,6 +138,62 @@ def shortest(
                 raise TimeoutError(f"the solver gave up at depth {depth}: {solver.reason_unknown()}")
         here = after
     return None
+
+
+def tells(
+    module: Module, actions: Sequence[str], sizes: Mapping[str, int], declared: frozenset[str]
+) -> dict[str, bool] | None:
+    """Whether there is a run with these actions, in this order; and for each clause of the module's rules
+    whether its premise can be met in one.  None if there is no such run."""
+    s, given = module.states.state("s"), module.choices.state("given")
+    solver = z3.Solver()
+    solver.set("timeout", 20_000)
+    here = Ground(module, sizes, 0, declared)
+    _begin(solver, module, here)
+    path: list[tuple[Ground, str, Step, list[tuple[str, Tuple, Any]]]] = []
+    for number, name in enumerate(actions, start=1):
+        step = module.actions[name].step(s, given, nothing("event", module.events))
+        after = Ground(module, sizes, number, declared)
+        path.append((here, name, step, _add_step(solver, module, {name: step}, here, after)))
+        here = after
+    if solver.check() != z3.sat:
+        return None
+    met: dict[str, bool] = {}
+    for rule in module.rules:
+        for i, clause in enumerate(_clauses(module, rule, s, nothing("event", module.events), s)):
+            if (rule, i) in module.not_carried:
+                continue
+            if not RULES[rule].step:
+                wanted = [here.formula(premise_of(clause.formula), {})]
+            else:
+                wanted = []
+                for before, name, step, taken in path:
+                    there = premise_of(_clauses(module, rule, s, step.event, step.after)[i].formula)
+                    for _, row, chosen in taken:
+                        env = dict(zip(module.actions[name].variables, row, strict=True))
+                        wanted.append(z3.And(chosen, before.formula(there, env)))
+            solver.push()
+            solver.add(z3.Or(wanted))
+            met[f"{rule}: {clause.broken}"] = solver.check() == z3.sat
+            solver.pop()
+    return met
+
+
+def _clauses(module: Module, rule: str, s: L.State, event: L.State, t: L.State) -> tuple[L.Clause, ...]:
+    del module
+    return RULES[rule].clauses(s, event, t) if RULES[rule].step else RULES[rule].clauses(s)
+
+
+def _begin(solver: z3.Solver, module: Module, here: Ground) -> None:
+    """The first state: where the module starts, with small fixed numbers."""
+    s = module.states.state("s")
+    solver.add(here.formula(module.initial(s), {}))
+    for theorem in module.assumes:
+        solver.add(here.formula(theorem.formula(s), {}))
+    for name, (low, high) in SMALL.items():
+        if name in module.states.relations:
+            fixed = here.cell("s", module.states.relations[name], ())
+            solver.add(fixed >= low, fixed <= high)
 
 
 def _add_step(

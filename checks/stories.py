@@ -12,9 +12,10 @@ from kvproof.spec import language as L
 from kvproof.spec.language import RULES
 from kvproof.spec.modules import MODULES
 from kvproof.spec.steps import Module, nothing
-from kvproof.spec.stories import RECORD_STORIES, STORIES, Story
+from kvproof.spec.stories import LENGTH_STORIES, RECORD_STORIES, STORIES, Story
 
-from .formulas import reads
+from .formulas import premise_of, reads
+from .ground import tells
 from .machine import Machine, Scope, state_clauses
 from .unroll import Run, Unrolling, along
 
@@ -49,15 +50,6 @@ def machine_of(module: Module, story: Story) -> Machine:
     )
 
 
-def premise_of(formula: L.Formula) -> L.Formula:
-    """What must be there for a clause to say anything: of ``forall x: p -> q``, that some ``x`` has ``p``."""
-    if isinstance(formula, L.ForAll):
-        return L.Exists(formula.variables, premise_of(formula.body))
-    if isinstance(formula, L.Or) and len(formula.parts) == 2:
-        return ~formula.parts[0]
-    return L.TRUE
-
-
 def check_stories(say: Callable[[str], None]) -> list[Vacuity]:
     """Replay all stories; report every action, and every premise of the storage and record modules."""
     found: list[Vacuity] = []
@@ -72,10 +64,30 @@ def check_stories(say: Callable[[str], None]) -> list[Vacuity]:
             say(f"story: {about} ... {'told' if run else 'IMPOSSIBLE'}")
         found += _actions(module, stories, told)
         found += _premises(module, told)
+    found += _lengths(say)
     for vacuity in found:
         if vacuity.vacuous:
             say(f"{vacuity.kind} {vacuity.name} ... never met: what is said of it is empty")
     return found
+
+
+def _lengths(say: Callable[[str], None]) -> list[Vacuity]:
+    """The stories of lengths, which speak of numbers."""
+    module = MODULES["lengths"]
+    acted: dict[str, str] = {}
+    met: dict[str, str] = {}
+    for story in LENGTH_STORIES:
+        sizes = {**dict.fromkeys(module.states.sorts, 1), **story.sizes}
+        told = tells(module, story.actions, sizes, story.declared | {"surplus_exact"})
+        say(f"story: {story.about} ... {'told' if told is not None else 'IMPOSSIBLE'}")
+        for name, possible in (told or {}).items():
+            met[name] = met.get(name, "") or (story.about if possible else "")
+        if told is not None:
+            acted |= {name: story.about for name in story.actions if name not in acted}
+    return [
+        *(Vacuity("action", f"lengths.{name}", acted.get(name, "")) for name in module.actions),
+        *(Vacuity("premise", name, about) for name, about in met.items()),
+    ]
 
 
 @dataclass(frozen=True)

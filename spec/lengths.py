@@ -293,38 +293,47 @@ def a_commit_only_takes_back(previous: Number, evaluated: Number, accepted: Numb
 
 
 @theorem
-def the_answer_to_an_admission_is_right(usable: Number, others: Number, asked: Number) -> Formula:
-    """A request that owns nothing: NEVER iff no amount of waiting helps; LATER iff it must wait, and
-    waiting for all others makes it OK."""
+def the_answer_to_an_admission_is_right(usable: Number, others: Number, asked: Number, returned: Number) -> Formula:
+    """A request that owns nothing: NEVER exactly when it does not fit whatever the others return; LATER
+    exactly when it does not fit now, but does once all others have finished and their copies are done."""
     free = usable - others
     never, ok = asked > usable, asked <= free
     later = ~never & ~ok
-    best = free + others
     return implies(
-        every(usable >= 0, others >= 0, others <= usable, asked >= 0),
-        every(never == ~(asked <= best), later == (every(asked <= best, asked > free))),
+        every(usable >= 0, others >= 0, others <= usable, asked >= 0, returned >= 0, returned <= others),
+        every(
+            implies(never, asked > free + returned),
+            implies(~never, asked <= free + others),
+            later == every(asked > free, asked <= free + others),
+        ),
     )
 
 
 @theorem
-def the_answer_to_an_extension_is_right(usable: Number, own: Number, others: Number, added: Number) -> Formula:
-    """A request that owns blocks keeps them while it waits: NEVER iff what it would then have exceeds the pool."""
+def the_answer_to_an_extension_is_right(
+    usable: Number, own: Number, others: Number, added: Number, returned: Number
+) -> Formula:
+    """A request that owns blocks keeps them while it waits: NEVER exactly when what it would then have exceeds
+    the pool; otherwise it fits once all others have finished."""
     free = usable - others - own
-    best = free + others
     never = own + added > usable
     return implies(
-        every(usable >= 0, own >= 0, others >= 0, own + others <= usable, added >= 0),
-        every(never == (added > best), implies(~never & (added > free), others > 0)),
+        every(own >= 0, others >= 0, own + others <= usable, added >= 0, returned >= 0, returned <= others),
+        every(implies(never, added > free + returned), implies(~never, added <= free + others)),
     )
 
 
 @theorem
-def the_answer_to_a_fork_is_right(usable: Number, pinned: Number, others: Number, fresh: Number) -> Formula:
-    """A fork not yet admitted pins the parent's whole table: NEVER iff the fresh blocks do not fit beside it."""
-    best = usable - pinned
+def the_answer_to_a_fork_is_right(
+    usable: Number, pinned: Number, others: Number, fresh: Number, returned: Number
+) -> Formula:
+    """A fork not yet admitted pins the parent's whole table: NEVER exactly when the fresh blocks do not fit
+    beside it; otherwise they do once all others, the parent included, have finished."""
+    free = usable - pinned - others
     never = pinned + fresh > usable
     return implies(
-        every(usable >= 0, pinned >= 0, others >= 0, pinned + others <= usable, fresh >= 0), never == (fresh > best)
+        every(pinned >= 0, others >= 0, pinned + others <= usable, fresh >= 0, returned >= 0, returned <= others),
+        every(implies(never, fresh > free + returned), implies(~never, fresh <= free + others)),
     )
 
 

@@ -111,6 +111,16 @@ STORIES: tuple[Story, ...] = (
 )
 """Stories of the storage machine."""
 
+LENGTH_STORIES: tuple[Story, ...] = (
+    Story(
+        "a prompt is evaluated, tokens are added, a draft is rejected, and the request ends",
+        ("admit", "advance_prompt", "extend", "submit", "advance", "commit", "release"),
+    ),
+    Story("a child starts with its parent's prefix", ("admit", "advance_prompt", "fork"), {"request": 2}),
+    Story("a request is refused", ("ask",), declared=frozenset({"promises_never"})),
+)
+"""Stories of lengths."""
+
 RECORD_STORIES: tuple[Story, ...] = (
     Story(
         "a record is built, its address kept, cloned, recycled and built again",
