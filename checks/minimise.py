@@ -57,6 +57,8 @@ class Minimiser:
             self._simplify()
             self._fewer_blocks()
             self._merge()
+            self._join_extensions()
+            self._commit_instead_of_hits()
             self._drop_and_grow()
             self._whole_blocks()
         self._renumber()
@@ -176,6 +178,34 @@ class Minimiser:
                 if self._accept_in_some_pool(merged) or self._accept_in_some_pool(list(map(_short_fork, merged))):
                     return
 
+    def _join_extensions(self) -> None:
+        """Reserve at once what was reserved in two operations."""
+        index = len(self.best.lines) - 1
+        while 0 < index < len(self.best.lines) <= MEDIUM and not self._over():
+            lines = self.best.lines
+            operation = lines[index].operation
+            before = _reserving(lines[:index], operation.request) if operation.op == "extend" else None
+            if before is not None:
+                joined = _with_tokens(lines[before], operation.args["tokens"])
+                self._accept([*lines[:before], joined, *lines[before + 1 : index], *lines[index + 1 :]])
+            index = min(index, len(self.best.lines)) - 1
+
+    def _commit_instead_of_hits(self) -> None:
+        """Drop a request whose only use was that others hit its rows: they commit their own."""
+        if len(self.best.lines) > MEDIUM:
+            return
+        for name in dict.fromkeys(_born(line.operation) for line in self.best.lines):
+            lines: list[Line] = []
+            for line in self.best.lines:
+                if name in (line.operation.request, _born(line.operation)):
+                    continue
+                lines.append(line)
+                if line.operation.op == "admit":
+                    rows = {"rows": len(line.operation.args["tokens"])}
+                    lines.append(Line(-1 - line.key, Operation("commit", line.operation.request, rows), 0))
+            if self._accept_in_some_pool(lines):
+                return
+
     def _accept_in_some_pool(self, lines: Sequence[Line]) -> bool:
         """Keep these lines if they break a rule and are smaller, in this pool or in one with fewer blocks or slots."""
         pools = self._smaller_pools() if len(lines) <= SHORT else iter(())
@@ -250,6 +280,18 @@ class Minimiser:
         for blocks in range(1, self.best.configuration.blocks):
             if self._same(self.best.lines, replace(self.best.configuration, blocks=blocks)):
                 break
+
+
+def _reserving(lines: Sequence[Line], request: str | None) -> int | None:
+    """Where the request reserved positions last."""
+    found = [at for at, x in enumerate(lines) if x.operation.request == request and "tokens" in x.operation.args]
+    return found[-1] if found else None
+
+
+def _with_tokens(line: Line, more: Sequence[int]) -> Line:
+    """The line with more tokens."""
+    args = line.operation.args
+    return replace(line, operation=replace(line.operation, args={**args, "tokens": (*args["tokens"], *more)}))
 
 
 def _born(operation: Operation) -> str | None:
