@@ -13,10 +13,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, ParamSpec
+from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TextIO
 
 import typer
 from rich.console import Console
@@ -204,8 +204,8 @@ def certify(
     )
     if block_size is not None:
         plan = plan.with_block_size(block_size)
-    factory = resolve(target)
-    with _progress() as show, _no_hypothesis_folder():
+    with _target_speaks_to_stderr(), _progress() as show, _no_hypothesis_folder():
+        factory = resolve(target)
         result = certification.certify(
             factory,
             target,
@@ -230,6 +230,11 @@ def certify(
         if out is not None:
             _out.print(f"certificate and report are in {out}", markup=False)
     raise typer.Exit(result.exit_code)
+
+
+def _target_speaks_to_stderr() -> redirect_stdout[TextIO]:
+    """Whatever a target prints goes to standard error: standard output is for the report."""
+    return redirect_stdout(sys.stderr)
 
 
 @contextmanager
@@ -318,7 +323,8 @@ def replay(
     from kvproof.checks import certificate
     from kvproof.checks.replay import replay as run
 
-    outcome = run(trace, on, call_limit=call_limit)
+    with _target_speaks_to_stderr():
+        outcome = run(trace, on, call_limit=call_limit)
     if json_output:
         _print_json(
             {

@@ -132,6 +132,21 @@ def test_a_violation_is_exit_code_1_with_a_finding_and_a_trace(run: Any, tmp_pat
     assert run("replay", finding["trace"], "--on", "reference").exit_code == 0
 
 
+def test_what_a_target_prints_stays_out_of_the_json(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "chatty.py").write_text(
+        "from kvproof.model import make_reference\n"
+        "print('imported')\n"
+        "def make(configuration):\n"
+        "    print('built')\n"
+        "    return make_reference(configuration)\n"
+    )
+    result = run("certify", "chatty:make", "--json", *FAST)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["verdict"] == "certified"
+    assert "imported" in result.stderr
+    assert "built" in result.stderr
+
+
 def test_a_budget_that_ends_is_exit_code_3(run: Any) -> None:
     result = run("certify", "--budget", "0.2", "--json")
     assert result.exit_code == 3
