@@ -211,7 +211,6 @@ def fork(
     happens(names=(parent_request, child_request), names_work=work)
     require(
         s.live(parent_request),
-        ~s.borrows(parent_request),
         ~s.live(child_request),
         s.table(parent_request, index, block),
         s.free(new_block),
@@ -254,7 +253,6 @@ def fork_at_boundary(s: State, parent_request: Variable, child_request: Variable
     happens(names=(parent_request, child_request))
     require(
         s.live(parent_request),
-        ~s.borrows(parent_request),
         ~s.live(child_request),
         exists(lambda block: below(s, parent_request, index, block)),
     )
@@ -286,7 +284,7 @@ def borrow(s: State, parent_request: Variable, child_request: Variable) -> State
     """A fork not yet admitted owns all that the parent owns, state slot included, and writes nothing
     (chapter, listing 4.7)."""
     happens(names=(parent_request, child_request))
-    require(s.live(parent_request), ~s.borrows(parent_request), ~s.live(child_request))
+    require(s.live(parent_request), ~s.live(child_request))
     return continues(s, parent_request, child_request).but(
         borrows=s.borrows.add(child_request),
         table=s.table.also(
@@ -424,13 +422,12 @@ def copy_on_write(
     new_block: Variable,
     work: Variable,
 ) -> State:
-    """A request that would write into its last block, which it shares, gets a private copy of it first."""
+    """A request that would write into a block that it shares gets a private copy of it first."""
     happens(names=request, names_work=work)
     require(
         s.live(request),
         ~s.borrows(request),
         s.table(request, index, block),
-        last_used(s, request, index),
         s.free(new_block),
         ~s.exclusive(new_block),
         idle(s, work),

@@ -148,14 +148,18 @@ def only_owners_release(s: State, event: State, t: State) -> Iterator[Clause]:
         forall(lambda request, block: implies(event.refused(), has(s, request, block) == has(t, request, block))),
     )
     yield Clause(
-        "the call was refused, yet {holder} now has or lost block {block}",
-        forall(lambda holder, block: implies(event.refused(), s.held(holder, block) == t.held(holder, block))),
+        "the call was refused, yet {holder} now has block {block}",
+        forall(lambda holder, block: implies(event.refused() & t.held(holder, block), s.held(holder, block))),
     )
     yield Clause(
         "the call was refused, yet the owner count of block {block} changed",
         forall(
             lambda block: implies(
-                every(event.refused(), s.counted(block), t.counted(block)), s.count(block) == t.count(block)
+                every(event.refused(), s.counted(block), t.counted(block)),
+                either(
+                    s.count(block) == t.count(block),
+                    exists(lambda holder: s.held(holder, block) & ~t.held(holder, block)),
+                ),
             )
         ),
     )

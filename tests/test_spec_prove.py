@@ -86,3 +86,10 @@ def test_a_failed_proof_shows_a_small_state_before_and_after() -> None:
     assert "before" in result.counterexample
     assert "after" in result.counterexample
     assert len(result.counterexample.splitlines()) < 30
+
+
+@pytest.mark.parametrize("action", ["admit", "finish", "release_pins", "submit", "reserve", "evict"])
+def test_every_condition_of_an_action_is_needed_or_says_why_it_stands_there(action: str) -> None:
+    from kvproof.checks.conditions import FOR_MEANING, idle
+
+    assert set(idle(action)) == {place for name, place in FOR_MEANING if name == action}
