@@ -92,12 +92,14 @@ def _rows(now: Ghost, relations: Relations) -> None:
     may_write: list[Row] = []
     committed: list[Row] = []
     filled: list[Row] = []
-    content, same = now.device.content, now.stamps.same
+    content, same, reserved = now.device.content, now.stamps.same, now.device.pools[BLOCKS].reserved
     for name, shadow in now.requests.items():
         for position in range(shadow.reserved):
             cell = shadow.cell(position, now.size)
             if cell is None:
                 break
+            if cell[0] in reserved and position < shadow.committed:
+                continue  # a placeholder: out of the window, never read again
             row: Row = (name, *cell)
             uses.append(row)
             (committed if position < shadow.committed else may_write).append(row)
@@ -111,7 +113,7 @@ def _rows(now: Ghost, relations: Relations) -> None:
                 committed.append(row)
                 if content.get((StateSlot(shadow.slot), 0), NOTHING) == shadow.state:
                     filled.append(row)
-    for work in now.device.work.values():
+    for work in now.device.queued():
         filled += [
             (name, *cell)
             for name in now.device.beneficiaries(work)
@@ -123,16 +125,19 @@ def _rows(now: Ghost, relations: Relations) -> None:
     # A step reads the blocks that its request had when it was queued; a table may name others by now.
     for shadow in now.requests.values():
         for step in shadow.steps:
-            for position, cell in enumerate(step.reads[: step.end]):
+            for cell, position in step.positions.items():
                 if cell != shadow.cell(position, now.size) and same(content.get(cell, NOTHING)) == same(
                     shadow.stamp(position)
                 ):
                     filled.append((shadow.name, *cell))
-    # Rows of a hit that a step of the same batch is still writing are not committed yet.
-    late = _late_hits(now, committed, filled) if now.declaration.publish == "at_allocation" else set()
+    # Where contents can be hit before they are written, rows of a hit that a step is still writing are not
+    # committed yet, and that step writes what every reader wants to find there.
+    at_once = now.declaration.publish == "at_allocation"
+    late = _late_hits(now, committed, filled) if at_once else set()
+    early = _wanted_by_others(now) if at_once else set()
     relations |= {
         "uses": uses,
-        "may_write": may_write,
+        "may_write": may_write if not early else [row for row in may_write if row not in early],
         "committed": [row for row in committed if row not in late],
         "filled": filled,
     }
@@ -156,6 +161,22 @@ def _late_hits(now: Ghost, committed: list[Row], filled: list[Row]) -> set[Row]:
         row
         for row in committed
         if row not in there and row in position_of and ((row[1], row[2]), position_of[row]) in coming
+    }
+
+
+def _wanted_by_others(now: Ghost) -> set[Row]:
+    """Rows that a request has still to write, that others share already, and that all of them want alike."""
+    wanted: dict[Cell, dict[str, int]] = {}
+    for name, shadow in now.requests.items():
+        for position in range(shadow.reserved):
+            cell = shadow.cell(position, now.size)
+            if cell is not None:
+                wanted.setdefault(cell, {})[name] = now.stamps.same(shadow.stamp(position))
+    return {
+        (name, *cell)
+        for cell, stamps in wanted.items()
+        if len(stamps) > 1 and len(set(stamps.values())) == 1
+        for name in stamps
     }
 
 
@@ -284,5 +305,6 @@ def _asks(now: Ghost, operation: Operation) -> tuple[int, int]:
         wanted = max(len(shadow.tokens) + len(args["tokens"]) + args["drafts"], shadow.committed)
         return -(-wanted // now.size), slots
     if operation.op == "fork" and shadow is not None:
-        return len(set(shadow.table)) + 1, 2 * slots
+        # A design may share or copy: NEVER is wrong only if even a full copy of the rows fits.
+        return len(set(shadow.table)) + -(-args["rows"] // now.size), 2 * slots
     return 0, 0

@@ -18,7 +18,7 @@ from .ghost import Ghost
 from .legal import why_illegal
 from .operations import Operation
 from .sets import Facts, Row
-from .shadow import Block, Shadow, StateSlot
+from .shadow import Block, Shadow, StateSlot, Work
 from .stamps import NOTHING
 
 
@@ -100,17 +100,16 @@ class Follower(Ghost):
 
     def _cancelled(self, snapshot: Snapshot) -> list[int]:
         """Copies that the allocator dropped: it says so, or else those whose destination nobody owns."""
-        gone = []
-        for ticket, copy in self.copies.items():
-            pool = snapshot[copy.pool]
+
+        def dropped(ticket: int, work: Work) -> bool:
+            assert work.copy is not None
+            pool = snapshot[work.copy.pool]
             if pool.queued is not None:
-                dropped = ticket not in pool.queued
-            else:
-                owned = {block for ids in (*pool.holds.values(), *pool.tables.values()) for block in ids}
-                dropped = not self.device.work[ticket].ran and copy.destination not in owned
-            if dropped:
-                gone.append(ticket)
-        return gone
+                return ticket not in pool.queued
+            owned = {block for ids in (*pool.holds.values(), *pool.tables.values()) for block in ids}
+            return not work.ran and work.copy.destination not in owned
+
+        return [ticket for ticket, copies in self.copies.items() if all(dropped(ticket, work) for work in copies)]
 
     def _do_fork(self, operation: Operation, reply: Reply, snapshot: Snapshot) -> None:
         parent, child, rows = self.requests[operation.request or ""], operation.args["child"], operation.args["rows"]
@@ -164,10 +163,12 @@ class Follower(Ghost):
         self.lost_records.clear()
 
     def _real(self, table: Iterable[int]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(table))
+        reserved = self.device.pools[BLOCKS].reserved
+        return tuple(block for block in dict.fromkeys(table) if block not in reserved)
 
     def _adopt(self, snapshot: Snapshot) -> None:
         """Tables are the allocator's choice: follow it."""
+        self.device.pools = snapshot
         tables = snapshot[BLOCKS].tables
         slots = snapshot[SLOTS].tables if SLOTS in snapshot else {}
         for name, shadow in self.requests.items():

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
-from kvproof.model.interface import Configuration, Copy, Declaration
+from kvproof.model.interface import BLOCKS, Configuration, Declaration
 
-from .shadow import Block, Shadow
+from .shadow import Block, Shadow, Work
 from .stamps import Stamps
 from .weak_device import WeakDevice
 
@@ -25,7 +25,7 @@ class Ghost:
         self.stamps = Stamps()
         self.requests: dict[str, Shadow] = {}
         self.device = WeakDevice(self.size, declaration, self.requests, self.stamps, self.note)
-        self.copies: dict[int, Copy] = self.device.copies
+        self.copies: dict[int, list[Work]] = self.device.copies
         """Copies queued and not observed complete, by ticket, in the order of the queue."""
         self.step_tickets: dict[int, str] = {}
         self.pins: dict[str, tuple[int, ...]] = {}
@@ -45,15 +45,20 @@ class Ghost:
 
     def readable(self, name: str) -> bool:
         """No queued copy still fills rows of this request: its rows can be compared."""
-        return not any(work.writes and name in self.device.beneficiaries(work) for work in self.device.work.values())
+        return not any(work.writes and name in self.device.beneficiaries(work) for work in self.device.queued())
 
     def expected_tokens(self, name: str) -> list[int | None]:
-        """Tokens that the committed rows must hold; None where the allocator cannot know (accepted drafts)."""
+        """Tokens that the committed rows must hold; None where nobody can say: the allocator does not know the
+        tokens of accepted drafts, and a placeholder in the table has no rows."""
         shadow = self.requests[name]
-        return [
-            shadow.tokens[p] if p < len(shadow.tokens) and p not in shadow.opaque else None
-            for p in range(shadow.committed)
-        ]
+        reserved = self.device.pools[BLOCKS].reserved
+
+        def known(position: int) -> bool:
+            cell = shadow.cell(position, self.size)
+            placeholder = cell is not None and cell[0] in reserved
+            return position < len(shadow.tokens) and position not in shadow.opaque and not placeholder
+
+        return [shadow.tokens[p] if known(p) else None for p in range(shadow.committed)]
 
     def found_tokens(self, name: str) -> list[int]:
         """Tokens that the committed rows hold by the follower's own device."""

@@ -203,10 +203,16 @@ class Lockstep:
 
     def _check_reply(self, operation: Operation, reply: object) -> None:
         if operation.op in ANSWERING:
-            if problem := reply_problem(operation, reply):
+            problem = reply_problem(operation, reply) or self._reused_ticket(reply)
+            if problem:
                 raise self._violation("contract", f"{operation}: {problem}")
         elif operation.op in ("submit", "take", "evict") and (isinstance(reply, bool) or not isinstance(reply, int)):
             raise self._violation("contract", f"{operation} returned {reply!r}: a whole number belongs there")
+
+    def _reused_ticket(self, reply: object) -> str | None:
+        assert isinstance(reply, Reply)
+        again = [copy.ticket for copy in reply.copies if copy.ticket in self.follower.copies]
+        return f"ticket {again[0]} is queued already: a later operation needs its own" if again else None
 
     def _violation(self, kind: str, message: str) -> Violation:
         return Violation(Breach(None, kind, message))
@@ -245,6 +251,8 @@ class Lockstep:
             wanted, found = self.follower.expected_tokens(request), self.follower.found_tokens(request)
             if detail := difference(request, wanted, found):
                 kind, message = "wrong_rows", f"{message}: {detail}"
+            if -1 in found and any(o.op == "fork" and o.args["child"] == request for o in self.operations):
+                message += f" (nothing was written there: was a Copy into block {block} left out of the reply?)"
         if breach.rule == "counts_match_owners" and isinstance(block, (int, StateSlot)):
             message += self._count_detail(block)
         work = breach.witness.get("work")
@@ -323,20 +331,31 @@ class Lockstep:
             self.perform(Operation("recycle"))
         if "cache" in self.capabilities:
             self.perform(Operation("evict", None, {"blocks": len(self.snapshot[BLOCKS].usable)}))
+        deferred = any(ids for pool in self.snapshot.values() for ids in pool.holds.values())
+        if not deferred:
+            self._judge_quiescence()
+        if self._fill_the_pool() is not Answer.OK and deferred:
+            self._judge_quiescence()
+
+    def _judge_quiescence(self) -> None:
+        """Everything was given back, so nothing is owned (rule ``nothing_lost``)."""
+        follower, before = self.follower, self.follower.facts
         follower.quiescent = True
-        before = follower.facts
         follower.observe(None, self.snapshot)
         self._judge(before, None)
         follower.quiescent = False
         follower.observe(None, self.snapshot)
-        self._fill_the_pool()
 
-    def _fill_the_pool(self) -> None:
-        """Everybody has finished, so a request as large as the pool is admitted (rule ``progress``)."""
+    def _fill_the_pool(self) -> Answer:
+        """Everybody has finished, so a request as large as the pool is admitted (rule ``progress``).
+
+        A release that an implementation settles at a later call is settled by this one at the latest.
+        """
         tokens = list(range(1, len(self.snapshot[BLOCKS].usable) * self.configuration.block_size + 1))
-        reply = self.perform(Operation("admit", "the whole pool", {"tokens": tokens}))
+        reply: Reply = self.perform(Operation("admit", "the whole pool", {"tokens": tokens}))
         if reply.answer is Answer.OK:
             self.perform(Operation("release", "the whole pool", {"reason": "abort"}))
+        return reply.answer
 
     def close(self) -> None:
         """Tell the target that it is no longer needed."""

@@ -42,7 +42,7 @@ def compare(
 def _made(seen: Seen) -> list[int]:
     """Tickets and addresses that the operation made."""
     if isinstance(seen.outcome, Reply):
-        return [copy.ticket for copy in seen.outcome.copies]
+        return list(dict.fromkeys(copy.ticket for copy in seen.outcome.copies))
     return [seen.outcome] if seen.operation.op in ("submit", "take") and isinstance(seen.outcome, int) else []
 
 

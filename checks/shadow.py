@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from kvproof.model.interface import Copy
+from kvproof.model.interface import SLOTS, Copy
 
 from .stamps import NOTHING
 
@@ -38,10 +38,18 @@ class Work:
     writes: tuple[Cell, ...] = ()
     expected: Mapping[Cell, int] = field(default_factory=dict)
     """What a copy's source rows must hold when it runs."""
+    positions: Mapping[Cell, int] = field(default_factory=dict)
+    """The position of every row that a step reads."""
     ran: bool = False
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def source(self) -> Block:
+        """The block or slot that a copy reads."""
+        assert self.copy is not None
+        return StateSlot(self.copy.source) if self.copy.pool == SLOTS else self.copy.source
 
 
 @dataclass(eq=False)

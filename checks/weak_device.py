@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from kvproof.model.interface import SLOTS, Copy, Declaration, Reply
+from kvproof.model.interface import BLOCKS, SLOTS, Copy, Declaration, Reply, Snapshot
 
 from .shadow import Block, Cell, Shadow, StateSlot, Work
 from .stamps import NOTHING, Stamps
@@ -36,9 +36,10 @@ class WeakDevice:
             note,
         )
         self.content: dict[Cell, int] = {}
-        self.copies: dict[int, Copy] = {}
-        self.work: dict[int, Work] = {}
-        """The same copies, as work with rows."""
+        self.copies: dict[int, list[Work]] = {}
+        """Queued copies by ticket: one event may stand for several copies of one operation."""
+        self.pools: Snapshot = {}
+        """The snapshot whose tables the requests have adopted."""
         self._order = 0
 
     def _next(self) -> int:
@@ -50,6 +51,8 @@ class WeakDevice:
         if start >= end:
             return
         slot: tuple[Cell, ...] = ((StateSlot(shadow.slot), 0),) if shadow.slot is not None else ()
+        reserved = self.pools[BLOCKS].reserved  # a placeholder in the table has no rows
+        positions = {cell: p for p, cell in enumerate(self._cells(shadow, 0, end)) if cell[0] not in reserved}
         shadow.steps.append(
             Work(
                 f"step of {shadow.name} on positions {start} to {end - 1}",
@@ -57,8 +60,9 @@ class WeakDevice:
                 self._next(),
                 start=start,
                 end=end,
-                reads=self._cells(shadow, 0, end) + (() if first else slot),
+                reads=(*positions, *(() if first else slot)),
                 writes=self._cells(shadow, start, end) + slot,
+                positions=positions,
             )
         )
 
@@ -69,13 +73,12 @@ class WeakDevice:
             source: Block = StateSlot(copy.source) if slot else copy.source
             target: Block = StateSlot(copy.destination) if slot else copy.destination
             offsets = (0,) if slot else tuple(range(copy.rows))
-            if not copy.destination:
-                offsets = ()
+            if copy.destination == 0 and 0 not in self.pools[copy.pool].usable:
+                offsets = ()  # no destination: the source is released later, nothing is copied
             at = shadow.table.index(copy.destination) if not slot and copy.destination in shadow.table else 0
             expected = {(source, o): shadow.state if slot else shadow.stamp(at * self.size + o) for o in offsets}
             what = "copy of state slot" if slot else "copy"
-            self.copies[copy.ticket] = copy
-            self.work[copy.ticket] = Work(
+            work = Work(
                 f"{what} {copy.source} to {copy.destination}",
                 shadow.name,
                 self._next(),
@@ -84,16 +87,21 @@ class WeakDevice:
                 writes=tuple((target, o) for o in offsets),
                 expected=expected,
             )
+            self.copies.setdefault(copy.ticket, []).append(work)
             self.note(
                 source, f"{what} {copy.source} -> {copy.destination} queued for {shadow.name} (ticket {copy.ticket})"
             )
 
     def finish_copies(self, tickets: list[int]) -> None:
         for ticket in tickets:
-            work = self.work.pop(ticket)
-            self.run(work)
-            copy = self.copies.pop(ticket)
-            self.note(copy.source, f"{work.name} done (ticket {ticket})")
+            for work in self.copies[ticket]:
+                self.run(work)
+                self.note(work.source, f"{work.name} done (ticket {ticket})")
+            del self.copies[ticket]
+
+    def queued(self) -> list[Work]:
+        """Every copy that was not observed done, in the order of the queue."""
+        return [work for copies in self.copies.values() for work in copies]
 
     def run(self, work: Work) -> None:
         """The device runs this work now, after everything that is ordered before it."""
@@ -136,7 +144,7 @@ class WeakDevice:
     def pending(self) -> list[Work]:
         """Everything queued and not observed, in the order of the queue."""
         steps = [step for shadow in self.requests.values() for step in shadow.steps]
-        return sorted([*self.work.values(), *steps], key=lambda work: work.order)
+        return sorted([*self.queued(), *steps], key=lambda work: work.order)
 
     def _earlier(self, work: Work) -> list[Work]:
         return [
@@ -175,7 +183,7 @@ class WeakDevice:
 
     def _is_prefix_of(self, work: Work, copy: Copy, shadow: Shadow) -> bool:
         """What the copy fills is, row for row, what this request must find there."""
-        if not copy.destination or copy.destination not in shadow.table:
+        if not work.writes or copy.destination not in shadow.table:
             return False
         first = shadow.table.index(copy.destination) * self.size
         return all(shadow.stamp(first + o) == stamp for (_, o), stamp in work.expected.items())
@@ -186,7 +194,7 @@ class WeakDevice:
     def cancel(self, tickets: Iterable[int]) -> None:
         """These copies will never run (destination discipline ``cancelled``)."""
         for ticket in tickets:
-            del self.work[ticket], self.copies[ticket]
+            del self.copies[ticket]
 
     def holds(self, cell: Cell) -> int:
         """The stamp that a row holds now."""

@@ -69,7 +69,8 @@ class Copy:
     """One copy that the implementation queued and that has not been observed complete.
 
     ``rows`` counts the rows copied from the start of the block (for a state slot: the whole slot,
-    0).  ``destination`` 0 means "release the source, copy nothing" (chapter, 4.3.6).
+    0).  ``destination`` 0 means "release the source, copy nothing" (chapter, 4.3.6), unless 0 is usable.
+    ``ticket`` names the event that tells when it is done; copies of one operation may share it.
     """
 
     source: int
@@ -84,7 +85,8 @@ class Reply:
     """What an operation that asks for storage answers.
 
     ``hit_rows``: rows from position 0 on whose contents are already there (shared or cached).
-    ``copies``: device copies queued by this operation.  ``evicted``: cached blocks whose contents
+    ``copies``: device copies of this operation, queued or done already (then the implementation has no
+    capability ``copies``); a child's private tail is filled by nothing else.  ``evicted``: cached blocks whose contents
     were dropped to make room, ``None`` when the implementation does not say.
     """
 
