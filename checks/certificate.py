@@ -16,6 +16,7 @@ from kvproof.checks.certify import Result, not_applicable
 from kvproof.checks.explain import packages
 from kvproof.checks.finding import Finding, configuration_json, program, regression_test, story
 from kvproof.checks.generate import WEIGHTS, offered
+from kvproof.checks.picture import picture
 from kvproof.model.trace import write_trace
 from kvproof.spec import RULES
 
@@ -74,7 +75,7 @@ def certificate(result: Result) -> dict[str, Any]:
 
 
 def save(result: Result, directory: Path) -> list[Path]:
-    """Write certificate, report and, after a violation, trace, program and regression test."""
+    """Write certificate, report and, after a violation, trace, picture, program and regression test."""
     directory.mkdir(parents=True, exist_ok=True)
     written = [*save_findings(result, directory)]
     path = directory / "certificate.json"
@@ -88,7 +89,7 @@ def save(result: Result, directory: Path) -> list[Path]:
 
 
 def save_findings(result: Result, directory: Path) -> list[Path]:
-    """Write each finding's trace, program and regression test; the findings then know their trace."""
+    """Write each finding's trace, picture, program and regression test; the findings then know their trace."""
     written = []
     for index, finding in enumerate(result.findings):
         directory.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,10 @@ def save_findings(result: Result, directory: Path) -> list[Path]:
             write_trace(path, finding.recorded)
             finding = result.findings[index] = finding.saved(str(path))
             written.append(path)
-        for name, text in ((f"{stem}.py", program(finding)), (f"test_{stem}.py", regression_test(finding))):
+        texts = {f"{stem}.py": program(finding), f"test_{stem}.py": regression_test(finding)}
+        if finding.recorded is not None:
+            texts[f"{stem}.html"] = picture(finding.recorded, finding)
+        for name, text in texts.items():
             path = directory / name
             path.write_text(text, encoding="utf-8")
             written.append(path)
@@ -138,6 +142,8 @@ def finding_report(finding: Finding) -> Iterable[RenderableType]:
     yield Text(program(finding), style="cyan")
     if finding.trace:
         yield Text(f"saved as {finding.trace}; run it again with: kvproof replay {finding.trace}")
+        if finding.recorded is not None:
+            yield Text(f"a picture of it: {finding.trace.removesuffix('.jsonl')}.html")
 
 
 def _rules(result: Result) -> Table:

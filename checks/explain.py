@@ -18,7 +18,7 @@ from kvproof.checks.generate import FIRST_TOKEN, STREAM, name_of
 from kvproof.checks.harness import Breach
 from kvproof.checks.operations import Operation
 from kvproof.checks.script import CALL_LIMIT, Run, Seen, Stage
-from kvproof.model.interface import BLOCKS, Answer, Factory, Snapshot
+from kvproof.model.interface import BLOCKS, SLOTS, Answer, Factory, Snapshot
 from kvproof.model.trace import ARGUMENTS as TRACE_ARGUMENTS
 from kvproof.model.trace import Trace, describe, frames_of
 
@@ -51,10 +51,16 @@ def explain(
         also=tuple(breach.also),
         consequence=consequence,
         what_then=what_then,
-        history=tuple(f"block {breach.block}: {event}" for event in breach.history[-MOST_EVENTS:]),
+        history=tuple(f"{_where(breach)}: {event}" for event in breach.history[-MOST_EVENTS:]),
+        block=breach.block,
+        pool=breach.pool,
         phase=phase,
         recorded=trace,
     )
+
+
+def _where(breach: Breach) -> str:
+    return f"{'state slot' if breach.pool == SLOTS else 'block'} {breach.block}"
 
 
 def _retell(factory: Factory, target: str, run: Run, call_limit: float) -> tuple[tuple[Step, ...], Trace | None]:

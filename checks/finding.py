@@ -48,6 +48,10 @@ class Finding:
     what_then: str = ""
     history: tuple[str, ...] = ()
     """What happened to the guilty block, one line an event."""
+    block: str | None = None
+    """The guilty block or state slot."""
+    pool: str | None = None
+    """Its pool: ``blocks`` or ``slots``."""
     phase: str = ""
     trace: str | None = None
     """File that the run was saved to."""
@@ -84,6 +88,8 @@ class Finding:
             "at_the_end": self.draining,
             "configuration": configuration_json(self.configuration),
             "operations": [f"{step.operation} -> {step.answer}" for step in self.steps],
+            "block": self.block,
+            "pool": self.pool,
             "history": list(self.history),
             "program": program(self),
         }

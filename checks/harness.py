@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -72,6 +72,8 @@ class Breach:
     also: tuple[str, ...] = ()
     """Other rules broken by the same operation."""
     block: str | None = None
+    pool: str | None = None
+    """The pool of that block: ``blocks`` or ``slots``."""
     history: tuple[str, ...] = ()
     """What happened to that block, oldest first."""
 
@@ -244,8 +246,10 @@ class Lockstep:
 
     def _describe(self, breach: sets.Breach, also: tuple[str, ...]) -> Breach:
         kind = "reserved_block" if breach.rule == "reserved_ids_untouched" else "rule"
-        message = str(breach)
         block = breach.witness.get("block")
+        if isinstance(block, StateSlot):
+            breach = replace(breach, sentence=breach.sentence.replace(" block {block}", " state slot {block}"))
+        message = str(breach)
         request = breach.witness.get("request")
         if breach.rule == "no_read_before_fill" and isinstance(request, str) and request in self.follower.requests:
             wanted, found = self.follower.expected_tokens(request), self.follower.found_tokens(request)
@@ -259,7 +263,8 @@ class Lockstep:
         if isinstance(work, Work) and work.copy is not None:
             message += f" (ticket {work.copy.ticket}, for {work.request})"
         past = tuple(self.follower.history.get(block, ())) if isinstance(block, (int, StateSlot)) else ()
-        return Breach(breach.rule, kind, message, also, None if block is None else str(block), past)
+        pool = None if block is None else SLOTS if isinstance(block, StateSlot) else BLOCKS
+        return Breach(breach.rule, kind, message, also, None if block is None else str(block), pool, past)
 
     def _count_detail(self, block: int | StateSlot) -> str:
         pool = self.snapshot[SLOTS if isinstance(block, StateSlot) else BLOCKS]

@@ -159,6 +159,7 @@ def test_out_holds_certificate_report_trace_program_and_regression_test(run: Any
     written = sorted(path.name for path in (tmp_path / "report").iterdir())
     assert written == [
         "certificate.json",
+        "owned_xor_free.html",
         "owned_xor_free.jsonl",
         "owned_xor_free.py",
         "report.txt",
