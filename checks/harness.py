@@ -11,7 +11,7 @@ import copy
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -23,10 +23,8 @@ from kvproof.model.interface import (
     Allocator,
     Answer,
     Configuration,
-    Copy,
     Factory,
     NotAnAllocator,
-    Pool,
     Reply,
     Snapshot,
     capabilities_of,
@@ -37,6 +35,7 @@ from kvproof.spec import RULES
 from . import sets
 from .adapters.registry import TargetError as TargetError
 from .follow import Follower
+from .form import frozen, reply_problem, snapshot_problem
 from .operations import Operation, length
 from .sets import Facts, RuleBook
 from .shadow import StateSlot, Work
@@ -205,7 +204,8 @@ class Lockstep:
 
     def _check_reply(self, operation: Operation, reply: object) -> None:
         if operation.op in ANSWERING:
-            problem = reply_problem(operation, reply) or self._reused_ticket(reply)
+            problem = reply_problem(operation, reply, self.snapshot, self.configuration)
+            problem = problem or self._reused_ticket(reply)
             if problem:
                 raise self._violation("contract", f"{operation}: {problem}")
         elif operation.op in ("submit", "take", "evict") and (isinstance(reply, bool) or not isinstance(reply, int)):
@@ -425,68 +425,3 @@ def _place(error: BaseException) -> str:
         return ""
     name = trace.tb_frame.f_code.co_filename.rsplit("/", 1)[-1]
     return f" (at {name}:{trace.tb_lineno})"
-
-
-# ----------------------------------------------------------------------------------- what a target returns
-
-
-def frozen(pool: Pool) -> Pool:
-    """The observation, safe from later changes by the target."""
-    return Pool(
-        usable=frozenset(pool.usable),
-        free=tuple(pool.free),
-        tables={name: tuple(table) for name, table in pool.tables.items()},
-        reserved=frozenset(pool.reserved),
-        evictable=frozenset(pool.evictable),
-        holds={name: tuple(ids) for name, ids in pool.holds.items()},
-        counts=None if pool.counts is None else dict(pool.counts),
-        keys=None if pool.keys is None else dict(pool.keys),
-        committed=None if pool.committed is None else dict(pool.committed),
-        queued=None if pool.queued is None else tuple(pool.queued),
-    )
-
-
-def _not_ids(values: object) -> bool:
-    try:
-        return any(isinstance(v, bool) or not isinstance(v, int) for v in values)  # type: ignore[attr-defined]
-    except TypeError:
-        return True
-
-
-def snapshot_problem(snapshot: object) -> str | None:
-    """What is wrong with the form of a snapshot; None when it can be judged."""
-    if not isinstance(snapshot, Mapping):
-        return f"snapshot() returned a {type(snapshot).__name__}: a mapping from pool names to Pool belongs there"
-    if BLOCKS not in snapshot:
-        return f"snapshot() has pools {sorted(map(str, snapshot))}: {BLOCKS!r} is missing"
-    for name, pool in snapshot.items():
-        if not isinstance(pool, Pool):
-            return f"snapshot()[{name!r}] is a {type(pool).__name__}: a kvproof.model.interface.Pool belongs there"
-        for what, ids in (
-            ("usable", pool.usable),
-            ("free", pool.free),
-            ("reserved", pool.reserved),
-            ("evictable", pool.evictable),
-        ):
-            if _not_ids(ids):
-                return f"snapshot()[{name!r}].{what} is {ids!r}: whole numbers belong there"
-        for owner, table in (*pool.tables.items(), *pool.holds.items()):
-            if _not_ids(table):
-                return f"snapshot()[{name!r}] gives {owner!r} the ids {table!r}: whole numbers belong there"
-    return None
-
-
-def reply_problem(operation: Operation, reply: object) -> str | None:
-    """What is wrong with the form of an answer; None when it can be judged."""
-    if not isinstance(reply, Reply):
-        return f"it returned {reply!r}: a kvproof.model.interface.Reply belongs there"
-    if not isinstance(reply.answer, Answer):
-        return f"Reply.answer is {reply.answer!r}: an Answer belongs there"
-    most = len(operation.args.get("tokens", ())) if operation.op == "admit" else operation.args.get("rows", 0)
-    if isinstance(reply.hit_rows, bool) or not isinstance(reply.hit_rows, int) or reply.hit_rows < 0:
-        return f"Reply.hit_rows is {reply.hit_rows!r}: a number of rows belongs there"
-    if operation.op == "admit" and reply.hit_rows > most:
-        return f"Reply.hit_rows is {reply.hit_rows}, more than the {most} tokens of the prompt"
-    if any(not isinstance(c, Copy) for c in reply.copies):
-        return f"Reply.copies is {reply.copies!r}: Copy objects belong there"
-    return None
