@@ -58,6 +58,7 @@ class OwnershipMonitor:
 
     def __init__(self, configuration: Configuration, declaration: Declaration, start: Snapshot) -> None:
         self.size = configuration.block_size
+        self._usable = start[BLOCKS].usable
         self.machine = SetMachine(STORAGE_MODULE, ROW_RELATIONS)
         relations: dict[str, list[Row]] = {name: [] for name in ("usable", "exclusive", "free")}
         for name, wrap in ((BLOCKS, None), (SLOTS, StateSlot)):
@@ -167,8 +168,9 @@ class OwnershipMonitor:
         shared = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
         keep = min(len(mine), len(theirs)) if shared is None else shared
         copies = [copy for copy in reply.copies if copy.pool == BLOCKS]
-        tail = next((c for c in copies if c.destination and keep < len(theirs) and c.destination == theirs[keep]), None)
-        later = [(copy.source,) for copy in copies if not copy.destination]
+        fresh = theirs[keep] if keep < len(theirs) else None
+        tail = next((copy for copy in copies if copy.destination in self._usable and copy.destination == fresh), None)
+        later = [(copy.source,) for copy in copies if copy.destination not in self._usable]
         if tail is not None:
             self._make_room([tail.destination], observed)
         slots = [copy for copy in reply.copies if copy.pool == SLOTS]

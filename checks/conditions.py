@@ -38,7 +38,6 @@ FOR_MEANING: dict[tuple[str, int], str] = {
     ("complete", 1): "there is something to complete",
     ("complete", 2): "what is not on a stream cannot be done",
     ("reject", 2): "a state slot has no drafts of its own",
-    ("reject", 3): "copies read committed rows only",
 }
 """Conditions (by action and place, from 1) that safety does not need, and why they stand in the text."""
 

@@ -27,7 +27,9 @@ from .spec_finding import SpecFinding, length_of
 from .spec_trace import write_run
 from .unroll import Run, Unrolling
 
-ROW_RELATIONS = frozenset({"uses", "may_write", "committed", "filled", "fills", "matches", "stored"})
+ROW_RELATIONS = frozenset(
+    {"uses", "may_write", "committed", "filled", "blank", "fills", "delivers", "matches", "stored"}
+)
 """What a coarse scope leaves out: the meaning of rows."""
 ONE_STREAM = {"copied": ALL, "after": ALL}
 """All work is on one in-order stream, and a copy takes all rows of its block."""

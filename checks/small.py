@@ -8,7 +8,7 @@ and a state that does not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import z3
@@ -56,10 +56,11 @@ def scopes(module: Module, sizes: Mapping[str, int] | None = None, slots: int = 
         base.update(sizes or {})
         yield Scope(base, declared=declared, slots=slots)
     if sizes is None:
+        yield Scope({**base, "block": 2}, reserved_blocks=1)
         bigger = dict.fromkeys(module.states.sorts, 1) | {"request": 2, "index": 2, "block": 3, "work": 2, "offset": 1}
         for declared in DISCIPLINES:
             yield Scope(bigger, declared=declared)
-            yield Scope(bigger, declared=declared, slots=2)
+            yield Scope({**bigger, "block": 4}, declared=declared, slots=2)
 
 
 def small_counterexample(module: Module, obligation: Obligation, timeout_ms: int = 5_000) -> Small | None:
@@ -72,7 +73,7 @@ def small_counterexample(module: Module, obligation: Obligation, timeout_ms: int
 
 
 def _in_scope(module: Module, obligation: Obligation, scope: Scope, timeout_ms: int) -> Small | None:
-    machine = OpenMachine(module, Scope(scope.sizes, scope.declared, scope.slots, actions=(obligation.action,)))
+    machine = OpenMachine(module, replace(scope, actions=(obligation.action,)))
     now = Moment(machine, 0)
     solver = z3.SolverFor("QF_FD")
     solver.set("timeout", timeout_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .language import Formula, State, every, exists, forall, implies
 from .rules import has, in_table, issuable, owned
 from .steps import Theorem, broken_says, theorem
-from .storage import published
+from .storage import published, there
 
 # ------------------------------------------------------------------------------------ tables and slots
 
@@ -200,6 +200,10 @@ def work_fills_what_it_writes(s: State) -> Formula:
             s.fills(work, request, block, offset),
             every(s.pending(work), s.writes(work, block, offset), s.on_behalf(work, request)),
         )
+    ) & forall(
+        lambda work, request, block, offset: implies(
+            s.delivers(work, request, block, offset), s.fills(work, request, block, offset)
+        )
     )
 
 
@@ -269,8 +273,8 @@ def committed_rows_arrive(s: State) -> Formula:
     return forall(
         lambda request, block, offset: implies(
             s.committed(request, block, offset),
-            s.filled(request, block, offset)
-            | exists(lambda work: s.pending(work) & s.fills(work, request, block, offset)),
+            there(s, request, block, offset)
+            | exists(lambda work: s.pending(work) & s.delivers(work, request, block, offset)),
         )
     )
 
@@ -293,22 +297,33 @@ def reads_find_their_data(s: State) -> Formula:
 
 
 @theorem
+def written_rows_stay_filled(s: State) -> Formula:
+    """Once something was written for the position that stands in a row, the row holds it."""
+    return forall(
+        lambda request, block, offset: implies(
+            every(s.uses(request, block, offset) | s.slot(request, block), ~s.blank(request, block, offset)),
+            s.filled(request, block, offset),
+        )
+    )
+
+
+@theorem
 def strangers_write_first(s: State) -> Formula:
-    """Queued work that writes a row which a request uses, but not with its data, comes before the work that
-    brings the data, and until then the row is not filled."""
+    """Queued work that writes a row of a request, but not its data, comes before the work that brings the
+    data, and until then the data are not there."""
     return forall(
         lambda work, request, block, offset: implies(
             every(
                 s.pending(work),
                 s.writes(work, block, offset),
                 s.uses(request, block, offset) | s.slot(request, block),
-                ~s.fills(work, request, block, offset),
+                ~s.delivers(work, request, block, offset),
             ),
             every(
-                ~s.filled(request, block, offset),
+                ~there(s, request, block, offset),
                 forall(
                     lambda other_work: implies(
-                        s.pending(other_work) & s.fills(other_work, request, block, offset),
+                        s.pending(other_work) & s.delivers(other_work, request, block, offset),
                         s.before(work, other_work),
                     )
                 ),
@@ -318,8 +333,9 @@ def strangers_write_first(s: State) -> Formula:
 
 
 @theorem
-def strangers_write_before_readers_get_data(s: State) -> Formula:
-    """If such a stranger is also before a reader, the data arrive between the two."""
+def data_arrive_after_strangers(s: State) -> Formula:
+    """If queued work before a reader overwrites what it must find, other work before the reader, and after the
+    stranger, brings it."""
     return forall(
         lambda work, other_work, request, block, offset: implies(
             every(
@@ -332,18 +348,13 @@ def strangers_write_before_readers_get_data(s: State) -> Formula:
                 s.before(other_work, work),
                 ~s.fills(other_work, request, block, offset),
             ),
-            every(
-                ~s.filled(request, block, offset),
-                forall(
-                    lambda third_work: implies(
-                        every(
-                            s.pending(third_work),
-                            s.fills(third_work, request, block, offset),
-                            s.before(third_work, work),
-                        ),
-                        s.before(other_work, third_work),
-                    )
-                ),
+            exists(
+                lambda third_work: every(
+                    s.pending(third_work),
+                    s.fills(third_work, request, block, offset),
+                    s.before(other_work, third_work),
+                    s.before(third_work, work),
+                )
             ),
         )
     )
@@ -400,8 +411,9 @@ LEMMAS: tuple[Theorem, ...] = (
     steps_touch_what_is_owned,
     committed_rows_arrive,
     reads_find_their_data,
+    written_rows_stay_filled,
     strangers_write_first,
-    strangers_write_before_readers_get_data,
+    data_arrive_after_strangers,
     free_means_no_owner,
     only_named_owners_change,
 )

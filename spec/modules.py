@@ -29,7 +29,12 @@ def all_is_free(s: State) -> Formula:
         forall(lambda work, block: ~s.pinned(work, block)),
         forall(lambda work, block, offset: ~either(s.reads(work, block, offset), s.writes(work, block, offset))),
         forall(lambda work, other_work: ~s.before(work, other_work)),
-        forall(lambda work, request, block, offset: ~s.fills(work, request, block, offset)),
+        forall(
+            lambda work, request, block, offset: (
+                ~either(s.fills(work, request, block, offset), s.delivers(work, request, block, offset))
+            )
+        ),
+        forall(lambda request, block, offset: ~s.blank(request, block, offset)),
         forall(
             lambda request, block, offset: (
                 ~either(

@@ -4,7 +4,7 @@ Each action is one English sentence, what it requires, and the next state.  An a
 an operation: ``admit`` of three blocks is ``admit``, ``grow``, ``grow`` (``README.md`` has the table).
 
 What the rows of a block mean changes with its owner, so these actions also say what becomes of
-``uses``, ``may_write``, ``committed``, ``filled`` and ``fills``; ``rows.py`` has the actions that
+``uses``, ``may_write``, ``committed``, ``filled``, ``blank``, ``fills``, ``delivers``; ``rows.py`` has the actions that
 change only those.  A reading that does not care about rows leaves those relations out.
 """
 
@@ -23,7 +23,6 @@ from .storage import (
     queue_copy,
     rescue,
     steps_let_go,
-    untouched_by,
     waits_for_conflicts,
 )
 
@@ -43,8 +42,8 @@ def take(s: State, given: State, request: Variable, index: Variable, block: Vari
         may_write=s.may_write.also(
             lambda r_request, b_block, offset: here(r_request, b_block) & given.reserved(offset)
         ),
-        filled=s.filled.remove(request, block, ...),
-        fills=s.fills.remove(..., request, block, ...),
+        blank=s.blank.also(lambda r_request, b_block, offset: here(r_request, b_block)),
+        delivers=s.delivers.remove(..., request, block, ...),
         matches=replanned(s, given, block),
     )
 
@@ -71,7 +70,7 @@ def admit(s: State, given: State, request: Variable, index: Variable, block: Var
 
 @action
 def grow(s: State, given: State, request: Variable, index: Variable, block: Variable) -> State:
-    """A live request takes a free block, which none of its own queued work touches, for the next index."""
+    """A live request takes a free block for the next index of its table."""
     happens(names=request)
     require(
         s.live(request),
@@ -79,24 +78,24 @@ def grow(s: State, given: State, request: Variable, index: Variable, block: Vari
         s.free(block),
         ~s.exclusive(block),
         first_empty(s, request, index),
-        untouched_by(s, request, block),
     )
     return take(s, given, request, index, block)
 
 
 @action
 def shrink(s: State, request: Variable, index: Variable, block: Variable) -> State:
-    """A request gives back the last block of its table, in which nothing is committed and which its queued
-    work does not touch."""
+    """A request gives back the last block of its table, in which nothing is committed; what its queued steps
+    still touch there is taken only in order behind them."""
     happens(names=request)
     require(
         ~s.borrows(request),
         s.table(request, index, block),
         last_used(s, request, index),
         forall(lambda offset: ~s.committed(request, block, offset)),
-        untouched_by(s, request, block),
+        steps_let_go(s, request, lambda b_block: b_block == block),
     )
     t = s.but(
+        pinned=rescue(s, request, lambda b_block: b_block == block),
         table=s.table.remove(request, index, block),
         uses=s.uses.remove(request, block, ...),
         may_write=s.may_write.remove(request, block, ...),
@@ -114,7 +113,6 @@ def take_slot(s: State, request: Variable, block: Variable) -> State:
         ~exists(lambda other_block: s.slot(request, other_block)),
         s.free(block),
         s.exclusive(block),
-        untouched_by(s, request, block),
     )
 
     def here(other_request: Variable, other_block: Variable) -> Formula:
@@ -125,8 +123,8 @@ def take_slot(s: State, request: Variable, block: Variable) -> State:
         free=s.free.remove(block),
         uses=s.uses.also(lambda r_request, b_block, offset: here(r_request, b_block)),
         may_write=s.may_write.also(lambda r_request, b_block, offset: here(r_request, b_block)),
-        filled=s.filled.remove(request, block, ...),
-        fills=s.fills.remove(..., request, block, ...),
+        blank=s.blank.also(lambda r_request, b_block, offset: here(r_request, b_block)),
+        delivers=s.delivers.remove(..., request, block, ...),
     )
 
 
@@ -143,6 +141,12 @@ def continues(s: State, parent: Variable, child: Variable) -> State:
         ),
         fills=s.fills.also(
             lambda work, request, block, offset: (request == child) & s.fills(work, parent, block, offset)
+        ),
+        delivers=s.delivers.also(
+            lambda work, request, block, offset: (request == child) & s.delivers(work, parent, block, offset)
+        ),
+        blank=s.blank.remove(child, ..., ...).also(
+            lambda request, block, offset: (request == child) & s.blank(parent, block, offset)
         ),
     )
 
@@ -175,8 +179,8 @@ def copied_tail(
             lambda request, block, offset: every(here(request, block), given.reserved(offset), ~given.copied(offset))
         ),
         committed=t.committed.also(lambda request, block, offset: here(request, block) & given.copied(offset)),
-        filled=t.filled.remove(reader, target, ...),
-        fills=t.fills.remove(..., reader, target, ...),
+        blank=t.blank.also(lambda request, block, offset: here(request, block)),
+        delivers=t.delivers.remove(..., reader, target, ...),
         matches=replanned(s, given, target),
     )
     return queue_copy(t, given, work, reader, source, target)
@@ -218,7 +222,6 @@ def fork(
         idle(s, work),
         forall(lambda offset: implies(given.copied(offset), s.committed(parent_request, block, offset))),
         copy_is_ordered(s, given, block, new_block),
-        untouched_by(s, parent_request, new_block),
     )
 
     def shared(b_block: Variable) -> Formula:
@@ -315,7 +318,6 @@ def clone_slot(
         idle(s, work),
         forall(lambda offset: implies(given.copied(offset), arrives(s, given, request, block, offset))),
         copy_is_ordered(s, given, block, new_block),
-        untouched_by(s, request, new_block),
         steps_let_go(s, request, lambda b_block: b_block == block),
     )
 
@@ -323,8 +325,8 @@ def clone_slot(
         slot=s.slot.remove(request, block).add(request, new_block),
         free=s.free.remove(new_block),
         pinned=rescue(s, request, lambda b_block: b_block == block),
-        filled=s.filled.remove(request, new_block, ...),
-        fills=s.fills.remove(..., request, new_block, ...),
+        blank=s.blank.also(lambda r_request, b_block, offset: (r_request == request) & (b_block == new_block)),
+        delivers=s.delivers.remove(..., request, new_block, ...),
     )
     return give_back(s, queue_copy(t, given, work, request, block, new_block))
 
@@ -383,7 +385,6 @@ def privatise(
         own_slot(s, request),
         forall(lambda offset: implies(given.copied(offset), s.committed(request, block, offset))),
         copy_is_ordered(s, given, block, new_block),
-        untouched_by(s, request, new_block),
         steps_let_go(s, request, lambda b_block: beyond(s, request, index, b_block)),
     )
     t = admitted(s, request, index)
@@ -433,7 +434,6 @@ def copy_on_write(
         idle(s, work),
         forall(lambda offset: given.copied(offset) == s.committed(request, block, offset)),
         copy_is_ordered(s, given, block, new_block),
-        untouched_by(s, request, new_block),
         steps_let_go(s, request, lambda b_block: b_block == block),
     )
     t = s.but(
@@ -467,6 +467,8 @@ def leave(s: State, request: Variable) -> State:
         pinned=rescue(s, request, lambda block: has(s, request, block)).only(lambda work, block: ~cancelled(work)),
         on_behalf=t.on_behalf.remove(..., request),
         fills=t.fills.remove(..., request, ..., ...),
+        delivers=t.delivers.remove(..., request, ..., ...),
+        blank=s.blank.remove(request, ..., ...),
         live=s.live.remove(request),
         borrows=s.borrows.remove(request),
         table=s.table.remove(request, ..., ...),
@@ -568,6 +570,7 @@ def hit(s: State, request: Variable, index: Variable, block: Variable, key: Vari
         filled=s.filled.remove(request, block, ...).also(
             lambda r_request, b_block, offset: here(r_request, b_block) & s.stored(b_block, offset)
         ),
+        blank=s.blank.remove(request, block, ...),
     )
 
 

@@ -10,9 +10,9 @@ rules 4 and 5, which this text keeps, say that nobody could tell the difference.
 
 from __future__ import annotations
 
-from .language import Formula, State, Variable, every, exists, forall, implies
+from .language import Formula, State, Variable, either, every, exists, forall, implies
 from .steps import Action, action, happens, require
-from .storage import arrives, forget, idle, queued_behind, waits_for_conflicts
+from .storage import arrives, forget, idle, queued_behind, there, waits_for_conflicts
 
 
 @action
@@ -29,7 +29,7 @@ def reserve(s: State, request: Variable, block: Variable, offset: Variable) -> S
             lambda work: implies(
                 s.pending(work),
                 every(
-                    implies(s.reads(work, block, offset), s.reads_in_order(work) & ~s.on_behalf(work, request)),
+                    implies(s.reads(work, block, offset), s.reads_in_order(work) | s.on_behalf(work, request)),
                     implies(s.writes(work, block, offset), s.writes_in_order(work)),
                 ),
             )
@@ -38,8 +38,8 @@ def reserve(s: State, request: Variable, block: Variable, offset: Variable) -> S
     return s.but(
         uses=s.uses.add(request, block, offset),
         may_write=s.may_write.add(request, block, offset),
-        filled=s.filled.remove(request, block, offset),
-        fills=s.fills.remove(..., request, block, offset),
+        blank=s.blank.add(request, block, offset),
+        delivers=s.delivers.remove(..., request, block, offset),
     )
 
 
@@ -68,6 +68,10 @@ def submit(s: State, given: State, request: Variable, work: Variable) -> State:
         ),
         waits_for_conflicts(s, given, given.to_read, given.to_write),
     )
+
+    def brings(w_work: Variable, r_request: Variable, block: Variable, offset: Variable) -> Formula:
+        return every(w_work == work, r_request == request, given.to_write(block, offset))
+
     return s.but(
         pending=s.pending.add(work),
         reads=s.reads.also(lambda w_work, block, offset: (w_work == work) & given.to_read(block, offset)),
@@ -76,11 +80,8 @@ def submit(s: State, given: State, request: Variable, work: Variable) -> State:
         writes_in_order=s.writes_in_order.also(lambda w_work: (w_work == work) & given.in_order()),
         on_behalf=s.on_behalf.add(work, request),
         before=queued_behind(s, given, work),
-        fills=s.fills.also(
-            lambda w_work, r_request, block, offset: every(
-                w_work == work, r_request == request, given.to_write(block, offset)
-            )
-        ),
+        fills=s.fills.also(brings),
+        delivers=s.delivers.also(brings),
     )
 
 
@@ -131,6 +132,7 @@ def complete(s: State, work: Variable) -> State:
         filled=s.filled.only(lambda request, block, offset: ~s.writes(work, block, offset)).also(
             lambda request, block, offset: s.writes(work, block, offset) & right(request, block, offset)
         ),
+        blank=s.blank.only(lambda request, block, offset: ~s.delivers(work, request, block, offset)),
         stored=s.stored.only(lambda block, offset: ~s.writes(work, block, offset)),
     )
 
@@ -142,7 +144,10 @@ def accept(s: State, request: Variable, block: Variable, offset: Variable) -> St
     require(
         ~s.exclusive(block),
         s.may_write(request, block, offset),
-        s.filled(request, block, offset) | exists(lambda work: s.pending(work) & s.fills(work, request, block, offset)),
+        either(
+            there(s, request, block, offset),
+            exists(lambda work: s.pending(work) & s.delivers(work, request, block, offset)),
+        ),
     )
     return s.but(
         committed=s.committed.add(request, block, offset),
@@ -152,19 +157,12 @@ def accept(s: State, request: Variable, block: Variable, offset: Variable) -> St
 
 @action
 def reject(s: State, request: Variable, block: Variable, offset: Variable) -> State:
-    """A rejected draft: its bytes stay, but they mean nothing; no queued step reads them as data."""
+    """A rejected draft: its bytes stay, but they are not what the request must find there any more."""
     happens(names=request)
-    require(
-        s.may_write(request, block, offset),
-        ~s.exclusive(block),
-        forall(lambda work: ~every(s.copies(work), s.on_behalf(work, request), s.reads(work, block, offset))),
-    )
+    require(s.may_write(request, block, offset), ~s.exclusive(block))
     return s.but(
-        filled=s.filled.remove(request, block, offset),
-        fills=s.fills.remove(..., request, block, offset),
-        reads=s.reads.only(
-            lambda work, b_block, b_offset: ~every(s.on_behalf(work, request), b_block == block, b_offset == offset)
-        ),
+        blank=s.blank.add(request, block, offset),
+        delivers=s.delivers.remove(..., request, block, offset),
     )
 
 

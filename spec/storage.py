@@ -38,7 +38,20 @@ MACHINE = Vocabulary(
         # -- ghosts of the induction
         relation("copies", WORK, doc="ghost: the work is a copy, not a step"),
         relation("cancellable", WORK, doc="ghost: the copy stands on the host's list and is not on a stream yet"),
-        relation("fills", WORK, REQUEST, BLOCK, OFFSET, doc="ghost: when it is done, the row holds the request's data"),
+        relation(
+            "fills",
+            WORK,
+            REQUEST,
+            BLOCK,
+            OFFSET,
+            doc="ghost: when it is done, the row holds data that was the request's",
+        ),
+        relation(
+            "delivers", WORK, REQUEST, BLOCK, OFFSET, doc="ghost: the same, for the position that stands there now"
+        ),
+        relation(
+            "blank", REQUEST, BLOCK, OFFSET, doc="ghost: nothing was written for the position that stands there now"
+        ),
         relation("stored", BLOCK, OFFSET, doc="ghost: the row still holds what it held when its block was published"),
     ),
 )
@@ -122,6 +135,7 @@ def forget(s: State, gone: Callable[[Variable], Formula]) -> State:
         on_behalf=s.on_behalf.only(lambda work, request: ~gone(work)),
         before=s.before.only(lambda work, other_work: ~gone(work) & ~gone(other_work)),
         fills=s.fills.only(lambda work, request, block, offset: ~gone(work)),
+        delivers=s.delivers.only(lambda work, request, block, offset: ~gone(work)),
     )
 
 
@@ -131,6 +145,10 @@ def queue_copy(s: State, given: State, work: Variable, reader: Variable, source:
     The declared disciplines decide what is pinned: the source unless releases are stream-ordered;
     the destination if that is declared; else the copy can be cancelled, or later users are ordered.
     """
+
+    def brings(new_work: Variable, request: Variable, block: Variable, offset: Variable) -> Formula:
+        return every(new_work == work, request == reader, block == target, given.copied(offset))
+
     return s.but(
         pending=s.pending.add(work),
         copies=s.copies.add(work),
@@ -153,11 +171,8 @@ def queue_copy(s: State, given: State, work: Variable, reader: Variable, source:
         ),
         on_behalf=s.on_behalf.add(work, reader),
         before=queued_behind(s, given, work),
-        fills=s.fills.also(
-            lambda new_work, request, block, offset: every(
-                new_work == work, request == reader, block == target, given.copied(offset)
-            )
-        ),
+        fills=s.fills.also(brings),
+        delivers=s.delivers.also(brings),
     )
 
 
@@ -203,25 +218,20 @@ def waits_for_conflicts(
     )
 
 
+def there(s: State, request: Variable, block: Variable, offset: Variable) -> Formula:
+    """The row holds the data of the position that stands there now."""
+    return every(s.filled(request, block, offset), ~s.blank(request, block, offset))
+
+
 def arrives(s: State, given: State, request: Variable, block: Variable, offset: Variable) -> Formula:
     """The row holds the request's data, or queued work that the new work waits for brings it."""
     return either(
-        s.filled(request, block, offset),
+        there(s, request, block, offset),
         exists(
             lambda old_work: every(
-                s.pending(old_work), s.fills(old_work, request, block, offset), given.after(old_work)
+                s.pending(old_work), s.delivers(old_work, request, block, offset), given.after(old_work)
             )
         ),
-    )
-
-
-def untouched_by(s: State, request: Variable, block: Variable) -> Formula:
-    """No queued work of the request reads or writes the block."""
-    return forall(
-        lambda work, offset: implies(
-            s.pending(work) & s.on_behalf(work, request),
-            ~s.reads(work, block, offset) & ~s.writes(work, block, offset),
-        )
     )
 
 

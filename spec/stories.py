@@ -99,8 +99,8 @@ STORIES: tuple[Story, ...] = (
         reserved_blocks=1,
     ),
     Story(
-        "a holder keeps a block beyond the life of its request",
-        ("admit", "pin", "finish", "unpin"),
+        "a holder keeps a block beyond the life of its request, whatever is refused meanwhile",
+        ("admit", "pin", "refuse", "finish", "unpin"),
         {"holder": 1},
     ),
     Story(

@@ -38,16 +38,13 @@ def promela(blocks: int) -> str:
     ]
     owned = [*cell.values(), *(f"pin[{w}]" for w in range(WORK))]
     lines.append("#define FREE(b) (" + " && ".join(f"{place} != b" for place in owned) + ")")
-    for r in range(REQUESTS):
-        touched = [f"(pend[{w}] && ob[{w * REQUESTS + r}] && (pin[{w}] == b || dst[{w}] == b))" for w in range(WORK)]
-        lines.append(f"#define TOUCHED{r}(b) ({' || '.join(touched)})")
     lines.append("active proctype pool() {\ndo")
     numbers = range(1, blocks + 1)
     for r in range(REQUESTS):
         for b in numbers:
             lines.append(f":: d_step {{ {cell[r, 0]} == 0 && FREE({b}) -> {cell[r, 0]} = {b} }}")
             for i in range(1, TABLE):
-                guard = f"{cell[r, i - 1]} != 0 && {cell[r, i]} == 0 && FREE({b}) && !TOUCHED{r}({b})"
+                guard = f"{cell[r, i - 1]} != 0 && {cell[r, i]} == 0 && FREE({b})"
                 lines.append(f":: d_step {{ {guard} -> {cell[r, i]} = {b} }}")
         cleared = "; ".join(
             [f"{cell[r, i]} = 0" for i in range(TABLE)] + [f"ob[{w * REQUESTS + r}] = 0" for w in range(WORK)]
@@ -57,9 +54,7 @@ def promela(blocks: int) -> str:
             for i in range(TABLE):
                 for b in numbers:
                     for w in range(WORK):
-                        guard = (
-                            f"{cell[r, i]} != 0 && {cell[c, 0]} == 0 && FREE({b}) && pin[{w}] == 0 && !TOUCHED{r}({b})"
-                        )
+                        guard = f"{cell[r, i]} != 0 && {cell[c, 0]} == 0 && FREE({b}) && pin[{w}] == 0"
                         does = [f"pin[{w}] = {cell[r, i]}", f"dst[{w}] = {b}"]
                         does += [f"{cell[c, j]} = {cell[r, j]}" for j in range(i)] + [f"{cell[c, i]} = {b}"]
                         for other in (other for other in range(WORK) if other != w):
@@ -83,7 +78,8 @@ def run_spin(blocks: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         (here / "pool.pml").write_text(promela(blocks), encoding="utf-8")
-        subprocess.run(["spin", "-a", "pool.pml"], cwd=here, check=True, stdout=subprocess.DEVNULL)
+        # -o2: keep variables that no guard reads (they are part of the spec's state too)
+        subprocess.run(["spin", "-o2", "-a", "pool.pml"], cwd=here, check=True, stdout=subprocess.DEVNULL)
         flags = ["-O2", "-w", "-DSAFETY", "-DNOREDUCE", "-DMEMLIM=8000"]
         subprocess.run(["gcc", *flags, "-o", "pan", "pan.c"], cwd=here, check=True)
         began = time.perf_counter()
@@ -113,15 +109,12 @@ def successors(state: State, blocks: int) -> list[State]:
     def with_table(r: int, table: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         return (*tables[:r], table, *tables[r + 1 :])
 
-    def touched(r: int, b: int) -> bool:
-        return any(queued and r in who and b in (source, target) for source, target, who, queued in work)
-
     for r, table in enumerate(tables):
         if not table:
             found += [(with_table(r, (b,)), work, before) for b in free]
             continue
         if len(table) < TABLE:
-            found += [(with_table(r, (*table, b)), work, before) for b in free if not touched(r, b)]
+            found += [(with_table(r, (*table, b)), work, before) for b in free]
         left = tuple((s, t, who - {r}, queued) for s, t, who, queued in work)
         found.append((with_table(r, ()), left, before))
         for c, other in enumerate(tables):
@@ -131,7 +124,7 @@ def successors(state: State, blocks: int) -> list[State]:
                 if pinned:
                     continue
                 for i, source in enumerate(table):
-                    for b in (b for b in free if not touched(r, b)):
+                    for b in free:
                         queue = [(s, t, who | {c} if r in who else who, queued) for s, t, who, queued in work]
                         queue[w] = (source, b, frozenset({c}), True)
                         order = before | {(o, w) for o, item in enumerate(work) if item[3]}
