@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
 
+from kvproof.checks.calls import close
 from kvproof.checks.drive import Driven, Driver
 from kvproof.checks.explain import explain
 from kvproof.checks.finding import Finding
@@ -220,9 +221,7 @@ class _Certification:
         allocator = build(self.factory, self._pool(configuration), self.call_limit)
         self.result.capabilities |= capabilities_of(allocator)
         self.result.declaration = declaration_of(allocator)
-        close = getattr(allocator, "close", None)
-        if close is not None:
-            close()
+        close(allocator, self.call_limit)
 
     def _phase(self, name: str, work: Callable[[], None]) -> None:
         if self.result.findings:

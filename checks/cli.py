@@ -43,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 lab_app = typer.Typer(
-    help="The two experiments of the chapter \"State needs an owner\", run on the model.",
+    help='The two experiments of the chapter "State needs an owner", run on the model.',
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -100,6 +100,13 @@ def _clean(command: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             _err.print("kvproof: stopped", markup=False)
             raise typer.Exit(130) from None
+        except typer.Exit:
+            raise
+        except Exception as error:
+            if os.environ.get("KVPROOF_DEBUG"):
+                raise
+            # Python would exit with 1, which means "violated": an error of this program is no verdict.
+            _fail(f"internal error, please report it: {type(error).__name__}: {error} (KVPROOF_DEBUG=1 shows where)")
 
     return run
 

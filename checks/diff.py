@@ -35,8 +35,8 @@ from .adapters.registry import REFERENCE, TargetError, resolve
 from .certificate import finding_report
 from .finding import Finding, Step, answer_text
 from .follow import Follower
+from .form import frozen
 from .generate import Choices, Generator, SeededChoices
-from .harness import frozen
 from .operations import Operation, length
 
 Detector = Literal["state", "bytes", "race", "ticket", "raises"]

@@ -111,8 +111,8 @@ def _rows(now: Ghost, relations: Relations) -> None:
             may_write.append(row)
             if shadow.committed:
                 committed.append(row)
-                if content.get((StateSlot(shadow.slot), 0), NOTHING) == shadow.state:
-                    filled.append(row)
+            if shadow.state != NOTHING and content.get((StateSlot(shadow.slot), 0), NOTHING) == shadow.state:
+                filled.append(row)
     for work in now.device.queued():
         filled += [
             (name, *cell)
@@ -186,7 +186,14 @@ def _queue(now: Ghost, relations: Relations) -> None:
     relations["on_behalf"] = [(work, name) for work in pending for name in now.device.beneficiaries(work)]
     # What a step that has run read and wrote is past; only the host has not heard of it yet.
     relations["reads"] = [(work, *cell) for work in pending if work.copy or not work.ran for cell in work.reads]
-    relations["writes"] = [(work, *cell) for work in pending if work.copy or not work.ran for cell in work.writes]
+    blind = _blind_steps(now, pending, set(relations["filled"]))
+    relations["writes"] = [
+        (work, *cell)
+        for work in pending
+        if work.copy or not work.ran
+        for cell in work.writes
+        if (work, cell) not in blind
+    ]
     stream = now.declaration.release_rule == "stream"
     in_order = stream or now.declaration.destination == "ordered"
     relations["reads_in_order"] = [(work,) for work in pending if work.copy is None or stream]
@@ -203,6 +210,22 @@ def _queue(now: Ghost, relations: Relations) -> None:
                 if first is not second and (first, second) not in before and now.device.ordered(first, second):
                     before[first, second] = None
     relations["before"] = list(before)
+
+
+def _blind_steps(now: Ghost, pending: list[Work], filled: set[Row]) -> set[tuple[Work, Cell]]:
+    """Steps that continue from a state slot which nothing has filled, with that slot.
+
+    A step writes the slot that it reads, and in the text what a work writes counts as filled for it: right
+    for rows, which one step writes before it reads them, wrong for a slot, whose old state it reads first.
+    """
+    blind = set()
+    for work in pending:
+        for cell in work.reads if work.copy is None and not work.ran else ():
+            if isinstance(cell[0], StateSlot) and (work.request, *cell) not in filled:
+                earlier = (w for w in pending if w is not work and w.order < work.order and cell in w.writes)
+                if not any(not w.ran and now.device.ordered(w, work) for w in earlier):
+                    blind.add((work, cell))
+    return blind
 
 
 def _lengths(now: Ghost, relations: Relations, measures: Measures, pool: Pool) -> None:

@@ -91,7 +91,8 @@ class Follower(Ghost):
 
     def _do_release(self, operation: Operation, _reply: object, snapshot: Snapshot) -> None:
         shadow = self.requests[operation.request or ""]
-        for step in shadow.steps:  # what is in flight runs before anything queued later: one in-order stream
+        submitted = "steps" not in self.capabilities or shadow.name in self.step_tickets.values()
+        for step in shadow.steps if submitted else ():  # in flight: it runs before anything queued later, in order
             self.device.run(step)
         del self.requests[shadow.name]
         if self.declaration.destination == "cancelled":

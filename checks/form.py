@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 
-from kvproof.model.interface import BLOCKS, Answer, Configuration, Copy, Pool, Reply, Snapshot
+from kvproof.model.interface import BLOCKS, RECORDS, SLOTS, Answer, Configuration, Copy, Pool, Reply, Snapshot
 
+from .calls import shown
 from .operations import Operation
 
+POOLS = (BLOCKS, SLOTS, RECORDS)
 MOST_IDS = 1 << 20
 """Ids that one pool may have: more would only exhaust this process."""
 
@@ -43,6 +45,8 @@ def snapshot_problem(snapshot: object) -> str | None:
     if BLOCKS not in snapshot:
         return f"snapshot() has pools {sorted(map(str, snapshot))}: {BLOCKS!r} is missing"
     for name, pool in snapshot.items():
+        if name not in POOLS:
+            return f"snapshot() has a pool {shown(name)}: known are {', '.join(POOLS)}"
         if not isinstance(pool, Pool):
             return f"snapshot()[{name!r}] is a {type(pool).__name__}: a kvproof.model.interface.Pool belongs there"
         for problem in _pool_problems(pool):
@@ -60,14 +64,18 @@ def _pool_problems(pool: Pool) -> Iterator[str]:
     ):
         if not isinstance(ids, kind) or isinstance(ids, str) or len(ids) > MOST_IDS or not all(map(whole, ids)):
             form = "set" if kind is Set else "sequence"
-            yield f"{what} is {_shown(ids)}: a {form} of at most {MOST_IDS} whole numbers belongs there"
+            yield f"{what} is {shown(ids)}: a {form} of at most {MOST_IDS} whole numbers belongs there"
+    if both := sorted(frozenset(pool.usable) & frozenset(pool.reserved)):
+        yield f"usable and reserved share the ids {both[:5]}: a reserved id is never owned"
     for what, owners in (("tables", pool.tables), ("holds", pool.holds)):
         if not isinstance(owners, Mapping):
-            yield f"{what} is {_shown(owners)}: a mapping from owners to their ids belongs there"
+            yield f"{what} is {shown(owners)}: a mapping from owners to their ids belongs there"
             return
         for owner, ids in owners.items():
+            if what == "tables" and not isinstance(owner, str):
+                yield f"tables has an owner {shown(owner)}: the name of a request belongs there"
             if not isinstance(ids, Sequence) or isinstance(ids, str) or not all(map(whole, ids)):
-                yield f"{what} gives {owner!r} the ids {_shown(ids)}: a sequence of whole numbers belongs there"
+                yield f"{what} gives {owner!r} the ids {shown(ids)}: a sequence of whole numbers belongs there"
     for what, numbers, key, least in (
         ("counts", pool.counts, int, None),
         ("committed", pool.committed, str, 0),
@@ -75,31 +83,35 @@ def _pool_problems(pool: Pool) -> Iterator[str]:
         if numbers is None:
             continue
         if not isinstance(numbers, Mapping):
-            yield f"{what} is {_shown(numbers)}: a mapping to whole numbers belongs there"
+            yield f"{what} is {shown(numbers)}: a mapping to whole numbers belongs there"
         elif any(not isinstance(k, key) or not _number(n, least) for k, n in numbers.items()):
-            yield f"{what} is {_shown(numbers)}: {key.__name__} keys and whole numbers belong there"
+            yield f"{what} is {shown(numbers)}: {key.__name__} keys and whole numbers belong there"
     keys = pool.keys
     if keys is not None and (
         not isinstance(keys, Mapping) or any(not whole(b) or not isinstance(k, Hashable) for b, k in keys.items())
     ):
-        yield f"keys is {_shown(keys)}: a mapping from ids to content keys belongs there"
+        yield f"keys is {shown(keys)}: a mapping from ids to content keys belongs there"
 
 
 def reply_problem(operation: Operation, reply: object, snapshot: Snapshot, configuration: Configuration) -> str | None:
     """What is wrong with the form of an answer; ``snapshot``: the pools before it."""
-    if not isinstance(reply, Reply):
-        return f"it returned {_shown(reply)}: a kvproof.model.interface.Reply belongs there"
+    if type(reply) is not Reply:  # a subclass could compare or print itself in ways of its own
+        return f"it returned {shown(reply)}: a kvproof.model.interface.Reply belongs there"
     if not isinstance(reply.answer, Answer):
-        return f"Reply.answer is {_shown(reply.answer)}: an Answer belongs there"
+        return f"Reply.answer is {shown(reply.answer)}: an Answer belongs there"
     if not whole(reply.hit_rows):
-        return f"Reply.hit_rows is {_shown(reply.hit_rows)}: a number of rows belongs there"
+        return f"Reply.hit_rows is {shown(reply.hit_rows)}: a number of rows belongs there"
     if operation.op == "admit" and reply.hit_rows > len(operation.args["tokens"]):
         return f"Reply.hit_rows is {reply.hit_rows}, more than the {len(operation.args['tokens'])} tokens of the prompt"
+    if reply.answer is not Answer.OK and (reply.hit_rows or reply.copies):
+        return f"the answer is {reply.answer.name}, yet it reports hit rows or copies: a refusal changes nothing"
+    if operation.op == "fork" and reply.hit_rows > operation.args["rows"]:
+        return f"Reply.hit_rows is {reply.hit_rows}, more than the {operation.args['rows']} rows of the fork"
     for what, values in (("copies", reply.copies), ("evicted", reply.evicted or ())):
         if not isinstance(values, Sequence) or isinstance(values, str):
-            return f"Reply.{what} is {_shown(values)}: a tuple belongs there"
+            return f"Reply.{what} is {shown(values)}: a tuple belongs there"
     if not all(map(whole, reply.evicted or ())):
-        return f"Reply.evicted is {_shown(reply.evicted)}: whole numbers belong there"
+        return f"Reply.evicted is {shown(reply.evicted)}: whole numbers belong there"
     for copy in reply.copies:
         if problem := _copy_problem(copy, snapshot, configuration.block_size):
             return problem
@@ -108,12 +120,12 @@ def reply_problem(operation: Operation, reply: object, snapshot: Snapshot, confi
 
 def _copy_problem(copy: object, snapshot: Snapshot, block_size: int) -> str | None:
     if not isinstance(copy, Copy):
-        return f"Reply.copies holds {_shown(copy)}: Copy objects belong there"
-    if copy.pool not in snapshot:
-        return f"{copy} names the pool {copy.pool!r}: known are {sorted(snapshot)}"
+        return f"Reply.copies holds {shown(copy)}: Copy objects belong there"
+    if not isinstance(copy.pool, str) or copy.pool not in snapshot:
+        return f"a Copy names the pool {shown(copy.pool)}: known are {sorted(snapshot)}"
     for what in ("source", "destination", "rows", "ticket"):
         if not whole(getattr(copy, what)):
-            return f"Copy.{what} is {_shown(getattr(copy, what))}: a whole number of at least 0 belongs there"
+            return f"Copy.{what} is {shown(getattr(copy, what))}: a whole number of at least 0 belongs there"
     if copy.rows > block_size:
         return f"{copy} copies {copy.rows} rows of a block of {block_size}"
     return None
@@ -121,8 +133,3 @@ def _copy_problem(copy: object, snapshot: Snapshot, block_size: int) -> str | No
 
 def _number(value: object, least: int | None) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:200] + "..."

@@ -8,13 +8,9 @@ The first thing that is wrong raises :class:`Violation`.
 from __future__ import annotations
 
 import copy
-import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any
 
 from kvproof.model.interface import (
@@ -34,8 +30,9 @@ from kvproof.spec import RULES
 
 from . import sets
 from .adapters.registry import TargetError as TargetError
+from .calls import CallFailed, call, close, shown
 from .follow import Follower
-from .form import frozen, reply_problem, snapshot_problem
+from .form import frozen, reply_problem, snapshot_problem, whole
 from .operations import Operation, length
 from .sets import Facts, RuleBook
 from .shadow import StateSlot, Work
@@ -85,41 +82,15 @@ class Violation(Exception):
         self.breach = breach
 
 
-class _TimeUp(BaseException):
-    """Raised inside a call that takes too long; not an Exception, so that targets cannot swallow it."""
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt the body after ``seconds``.  Works in the main thread of the main interpreter only."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise _TimeUp
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
 def build(factory: Factory, configuration: Configuration, call_limit: float = 10.0) -> Allocator:
     """A fresh allocator; raises :class:`TargetError` when the factory fails or what it makes is none."""
     try:
-        with time_limit(max(60.0, call_limit)):
-            allocator = factory(configuration)
-            capabilities_of(allocator)
+        allocator: Allocator = call(f"the factory (for {configuration})", max(60.0, call_limit), factory, configuration)
+        capabilities_of(allocator)
     except NotAnAllocator as error:
         raise TargetError(str(error)) from error
-    except _TimeUp:
-        raise TargetError(f"the factory did not return for {configuration}: it may hang") from None
-    except Exception as error:
-        raise TargetError(f"the factory raised {type(error).__name__}: {error} (for {configuration})") from error
+    except CallFailed as error:
+        raise TargetError(str(error)) from error
     return allocator
 
 
@@ -178,26 +149,16 @@ class Lockstep:
     def _call(self, operation: Operation) -> Any:
         method = getattr(self.allocator, operation.op)
         try:
-            with time_limit(self.call_limit):
-                return method(*copy.deepcopy(operation.arguments()))
-        except _TimeUp:
-            raise self._violation("hangs", f"{operation} did not return within {self.call_limit:g} s") from None
-        except Exception as error:
-            where = _place(error)
-            raise self._violation(
-                "raises",
-                f"{operation} raised {type(error).__name__}: {error}{where}. Running out is an answer, not an "
-                "exception; the adapter has to translate the documented errors",
-            ) from error
+            return call(str(operation), self.call_limit, method, *copy.deepcopy(operation.arguments()))
+        except CallFailed as error:
+            repair = ". Running out is an answer, not an exception; the adapter has to translate the documented errors"
+            raise self._violation(error.kind, f"{error}{repair if error.kind == 'raises' else ''}") from error
 
     def _observe(self, what: str) -> Snapshot:
         try:
-            with time_limit(self.call_limit):
-                snapshot = self.allocator.snapshot()
-        except _TimeUp:
-            raise self._violation("hangs", f"{what} took longer than {self.call_limit:g} s") from None
-        except Exception as error:
-            raise self._violation("raises", f"{what} raised {type(error).__name__}: {error}{_place(error)}") from error
+            snapshot = call(what, self.call_limit, self.allocator.snapshot)
+        except CallFailed as error:
+            raise self._violation(error.kind, str(error)) from error
         if problem := snapshot_problem(snapshot):
             raise self._violation("contract", f"{what}: {problem}")
         return {name: frozen(pool) for name, pool in snapshot.items()}
@@ -208,8 +169,11 @@ class Lockstep:
             problem = problem or self._reused_ticket(reply)
             if problem:
                 raise self._violation("contract", f"{operation}: {problem}")
-        elif operation.op in ("submit", "take", "evict") and (isinstance(reply, bool) or not isinstance(reply, int)):
-            raise self._violation("contract", f"{operation} returned {reply!r}: a whole number belongs there")
+        elif operation.op in ("submit", "take", "evict"):
+            if not whole(reply):
+                raise self._violation("contract", f"{operation} returned {shown(reply)}: a whole number belongs there")
+            if operation.op == "submit" and (reply in self.follower.step_tickets or reply in self.follower.copies):
+                raise self._violation("contract", f"{operation}: ticket {reply} is queued already")
 
     def _reused_ticket(self, reply: object) -> str | None:
         assert isinstance(reply, Reply)
@@ -304,17 +268,13 @@ class Lockstep:
             shadow = self.follower.requests.get(name)
             if shadow is None or shadow.optimistic or not shadow.committed or not self.follower.readable(name):
                 continue
-            with_limit = Operation("read", name)
             try:
-                with time_limit(self.call_limit):
-                    found = list(self.allocator.read(name))
-            except _TimeUp:
-                raise self._violation("hangs", f"{with_limit.op}({name!r}) took too long") from None
-            except Exception as error:
-                raise self._violation(
-                    "raises",
-                    f"read({name!r}) raised {type(error).__name__}: {error}{_place(error)}",
-                ) from error
+                rows = call(f"read({name!r})", self.call_limit, self.allocator.read, name)
+            except CallFailed as error:
+                raise self._violation(error.kind, str(error)) from error
+            if not isinstance(rows, Sequence) or isinstance(rows, str):
+                raise self._violation("contract", f"read({name!r}) returned {shown(rows)}: a sequence belongs there")
+            found = list(rows[: shadow.committed + 1])
             self.statistics["rows read"] += len(found)
             if detail := difference(name, self.follower.expected_tokens(name), found):
                 raise Violation(Breach("no_read_before_fill", "wrong_rows", detail))
@@ -364,13 +324,8 @@ class Lockstep:
 
     def close(self) -> None:
         """Tell the target that it is no longer needed."""
-        close = getattr(self.allocator, "close", None)
-        if close is not None:
-            try:
-                with time_limit(self.call_limit):
-                    close()
-            except (_TimeUp, Exception):
-                self.statistics["close failed"] += 1
+        if not close(self.allocator, self.call_limit):
+            self.statistics["close failed"] += 1
 
     @property
     def length(self) -> int:
@@ -414,14 +369,3 @@ def difference(request: str, wanted: list[int | None], found: list[int]) -> str 
         f"{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong[:4]))} where "
         f"{' and '.join(str(wanted[p]) for p in wrong[:4])} {'were' if len(wrong) > 1 else 'was'} expected"
     )
-
-
-def _place(error: BaseException) -> str:
-    """File and line where the target raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    name = trace.tb_frame.f_code.co_filename.rsplit("/", 1)[-1]
-    return f" (at {name}:{trace.tb_lineno})"

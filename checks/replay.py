@@ -28,6 +28,10 @@ MOST_BLOCKS = 1 << 16
 """A target is built for the configuration of a trace: larger pools than this are refused."""
 
 
+MOST_POSITIONS = 1 << 18
+"""At the end of a replay one request asks for the whole pool: a larger one would take minutes."""
+
+
 class ReplayError(ValueError):
     """The trace cannot be replayed (exit code 2)."""
 
@@ -59,6 +63,9 @@ def replay(path: str | Path, on: str | None = None, *, call_limit: float = CALL_
     for what in ("blocks", "state_slots"):
         if getattr(trace.configuration, what) > MOST_BLOCKS:
             raise ReplayError(f"line 1: config.{what} is {getattr(trace.configuration, what)}, more than {MOST_BLOCKS}")
+    positions = trace.configuration.blocks * trace.configuration.block_size
+    if positions > MOST_POSITIONS:
+        raise ReplayError(f"line 1: config has a pool of {positions} positions, more than {MOST_POSITIONS}")
     return run_again(trace, target, factory, call_limit=call_limit, trace_file=str(path))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 BLOCKS = "blocks"
 """Name of the pool of paged KV blocks: every allocator has it."""
@@ -30,6 +30,13 @@ Destination = Literal["pinned", "cancelled", "ordered"]
 Publish = Literal["at_allocation", "after_step", "never"]
 Surplus = Literal["exact", "pages", "kept"]
 Order = Literal["fifo", "lifo", "lru", "none"]
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "release_rule": get_args(ReleaseRule),
+    "destination": get_args(Destination),
+    "publish": get_args(Publish),
+    "surplus": get_args(Surplus),
+    "order": get_args(Order),
+}
 
 
 class Answer(enum.Enum):
@@ -148,6 +155,17 @@ class Declaration:
     never: bool = False
     order: Order = "none"
     capabilities: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"Declaration.{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}")
+        if not isinstance(self.never, bool):
+            raise ValueError(f"Declaration.never is {self.never!r}: True or False belongs there")
+        if self.capabilities is not None:
+            if isinstance(self.capabilities, str):
+                raise ValueError(f"Declaration.capabilities is {self.capabilities!r}: a set of names belongs there")
+            object.__setattr__(self, "capabilities", frozenset(self.capabilities))
 
 
 @runtime_checkable
