@@ -118,8 +118,17 @@ def engine_for(machine: Machine, layout: Layout, symmetry: str, device: str, eng
         from .engine_numba import CompiledEngine
 
         return CompiledEngine(machine, layout, symmetry), "numba"
-    arrays = TorchArrays(device) if engine == "torch" else NumpyArrays()
+    arrays = _torch(device) if engine == "torch" else NumpyArrays()
     return PlaneEngine(machine, layout, symmetry, arrays), arrays.name
+
+
+def _torch(device: str) -> TorchArrays:
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("torch is not installed (pip install 'kvproof[gpu]'): choose --device cpu")
+    arrays = TorchArrays(device)
+    if device == "cuda" and not arrays.torch.cuda.is_available():
+        raise UsageError("torch sees no CUDA device: choose --device cpu")
+    return arrays
 
 
 def explore_spec(

@@ -147,3 +147,11 @@ def test_expanding_by_renaming_blocks_gives_the_same_moves() -> None:
             for place in after_a.keys() | after_b.keys():
                 old = bool(truth[place])
                 assert after_a.get(place, old) == after_b.get(place, old)
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(UsageError, match="no CUDA device"):
+        explore(subject="spec", device="cuda")
