@@ -389,6 +389,9 @@ class Generator:
             if not whole and self.choices.chance(60):
                 keep -= keep % size
             shared = earlier[: min(keep, length)]
+            if "cache" in self.capabilities and len(earlier) > size and self.choices.chance(20):
+                # The same blocks behind another first one: a content key that forgets the prefix would be hit.
+                return (*range(base, base + size), *earlier[size:])
         return (*shared, *range(base + len(shared), base + length))
 
     def _more(self, name: str, tokens: Sequence[int], count: int) -> tuple[int, ...]:

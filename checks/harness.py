@@ -46,8 +46,12 @@ KINDS = (
     "reserved_block",
     "contract",
     "wrong_rows",
+    "order",
 )
 """What a finding can be: a broken rule, or a target that misbehaves before any rule can be judged."""
+
+LOOK_TWICE = 8
+"""Every so many operations the snapshot is taken twice."""
 
 ANSWERING = frozenset({"admit", "extend", "fork", "pin", "hold", "move"})
 """Operations that answer with a :class:`Reply`."""
@@ -85,7 +89,7 @@ class Violation(Exception):
 def build(factory: Factory, configuration: Configuration, call_limit: float = 10.0) -> Allocator:
     """A fresh allocator; raises :class:`TargetError` when the factory fails or what it makes is none."""
     try:
-        allocator: Allocator = call(f"the factory (for {configuration})", max(60.0, call_limit), factory, configuration)
+        allocator: Allocator = call("the factory", max(60.0, call_limit), factory, configuration)
         capabilities_of(allocator)
     except NotAnAllocator as error:
         raise TargetError(str(error)) from error
@@ -117,7 +121,7 @@ class Lockstep:
         self.follower = Follower(self.configuration, self.declaration, self.capabilities)
         self.book = RuleBook(RULES.values())
         self.least_never: int | None = None
-        self.snapshot = self._observe("the first snapshot")
+        self.snapshot = self._look("the first snapshot")
         self.follower.observe(None, self.snapshot)
         self._judge(None, None)
 
@@ -135,7 +139,7 @@ class Lockstep:
         self.operations.append(operation)
         reply = self._call(operation)
         self._check_reply(operation, reply)
-        last, self.snapshot = self.snapshot, self._observe(f"the snapshot after {operation}")
+        last, self.snapshot = self.snapshot, self._look(f"the snapshot after {operation}")
         self._count(operation, reply)
         if self.watch:
             self.watch(operation, reply, self.snapshot)
@@ -143,6 +147,8 @@ class Lockstep:
             self._check_constancy(operation, reply, last)
         before, event, _ = self.follower.follow(operation, reply, self.snapshot)
         self._judge(before, event)
+        if isinstance(reply, Reply):
+            self._check_order(operation, reply, last)
         self._read_back(operation)
         return reply
 
@@ -162,6 +168,13 @@ class Lockstep:
         if problem := snapshot_problem(snapshot):
             raise self._violation("contract", f"{what}: {problem}")
         return {name: frozen(pool) for name, pool in snapshot.items()}
+
+    def _look(self, what: str) -> Snapshot:
+        """One snapshot; now and then a second one, since looking must not change anything."""
+        first = self._observe(what)
+        if len(self.operations) % LOOK_TWICE == 0 and self._observe(what) != first:
+            raise self._violation("contract", f"{what}: a second snapshot differs from the first; looking changed it")
+        return first
 
     def _check_reply(self, operation: Operation, reply: object) -> None:
         if operation.op in ANSWERING:
@@ -257,6 +270,24 @@ class Lockstep:
             raise self._violation(
                 "changes_answer",
                 f"{operation} needs {blocks} blocks and was admitted; {self.least_never} blocks were answered NEVER",
+            )
+
+    def _check_order(self, operation: Operation, reply: Reply, last: Snapshot) -> None:
+        """A declared hand-out order: the blocks taken stood first in the free list; a refusal leaves it alone."""
+        if self.declaration.order not in ("fifo", "lifo"):
+            return
+        free, now = last[BLOCKS].free, self.snapshot[BLOCKS].free
+        if reply.answer is not Answer.OK:
+            before = set(free)
+            kept = [block for block in now if block in before] == list(free)
+        else:
+            still = set(now)
+            taken = [block for block in free if block not in still]
+            kept = taken == list(free[: len(taken)])
+        if not kept:
+            raise self._violation(
+                "order",
+                f"{operation}: the free list was {list(free)} and is {list(now)}, declared {self.declaration.order}",
             )
 
     def _read_back(self, operation: Operation) -> None:

@@ -87,6 +87,10 @@ class Toy:
         if self.counts[block] == 0:
             self.free.append(block)
 
+    def in_hand_out_order(self) -> tuple[int, ...]:
+        """The free list, next block first."""
+        return tuple(self.free if self.order != "lifo" else reversed(self.free))
+
     def issuable(self) -> int:
         """How many blocks can be issued."""
         return len(self.free)
@@ -142,7 +146,7 @@ class Toy:
         tables = {name: tuple(owner.table) for name, owner in self.owners.items()}
         usable = frozenset(range(1, self.configuration.blocks + 1))
         return {
-            BLOCKS: Pool(usable, tuple(self.free), tables, reserved=frozenset({0}), counts=dict(self.counts))
+            BLOCKS: Pool(usable, self.in_hand_out_order(), tables, reserved=frozenset({0}), counts=dict(self.counts))
         }
 
 
@@ -201,12 +205,16 @@ class Caching(Toy):
         self.keys.pop(block, None)
         return block
 
+    def key(self, tokens: Sequence[int], end: int) -> tuple[int, ...]:
+        """The contents of the block that ends there: all tokens up to it."""
+        return tuple(tokens[:end])
+
     def admit(self, request: str, tokens: Sequence[int]) -> Reply:
         """Hit leading complete blocks, but never the whole prompt."""
         known = {key: block for block, key in self.keys.items()}
         hits: list[int] = []
         for end in range(self.size, len(tokens), self.size):
-            block = known.get(tuple(tokens[:end]))
+            block = known.get(self.key(tokens, end))
             if block is None:
                 break
             hits.append(block)
@@ -227,7 +235,7 @@ class Caching(Toy):
         owner = self.owners[request]
         taken = set(self.keys.values())
         for index in range(min(rows, len(owner.tokens)) // self.size):
-            key = tuple(owner.tokens[: (index + 1) * self.size])
+            key = self.key(owner.tokens, (index + 1) * self.size)
             block = owner.table[index]
             if key not in taken and block not in self.keys:
                 self.keys[block] = key
@@ -543,3 +551,32 @@ class Incomplete:
         """The only method."""
         del request, tokens
         return Reply(Answer.OK)
+
+
+@_faulty("rule", "cache_tells_the_truth", "no_read_before_fill")
+class ForgetsThePrefix(Caching):
+    """Names a block's contents by its own tokens: the same tokens behind another prefix are hit."""
+
+    def key(self, tokens: Sequence[int], end: int) -> tuple[int, ...]:
+        return tuple(tokens[end - self.size : end])
+
+
+@_faulty("order")
+class SaysFifo(Lifo):
+    """Declares fifo and hands out what came back last."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__(configuration)
+        self.declaration = Declaration(surplus=self.surplus, never=self.never, order="fifo")
+
+    def in_hand_out_order(self) -> tuple[int, ...]:
+        return tuple(self.free)
+
+
+@_faulty("contract")
+class LooksAndTouches(Toy):
+    """Taking a snapshot turns the free list."""
+
+    def snapshot(self) -> Snapshot:
+        self.free.append(self.free.pop(0)) if self.free else None
+        return super().snapshot()
