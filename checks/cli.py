@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TextIO
 
@@ -76,11 +75,11 @@ def _fail(message: str) -> NoReturn:
 
 def _user_errors() -> tuple[type[BaseException], ...]:
     """Errors that are about what the user gave, not about this program."""
-    from kvproof.checks import harness
     from kvproof.checks.adapters import registry
-    from kvproof.checks.replay import ReplayError
-    from kvproof.checks.spec_errors import AskedWrong
-    from kvproof.checks.workload import WorkloadError
+    from kvproof.checks.certification.replay import ReplayError
+    from kvproof.checks.certification.workload import WorkloadError
+    from kvproof.checks.lockstep import harness
+    from kvproof.checks.readings.spec_errors import AskedWrong
     from kvproof.model.trace import TraceError
 
     return harness.TargetError, registry.TargetError, WorkloadError, TraceError, ReplayError, AskedWrong
@@ -199,9 +198,9 @@ def certify(
 
     Example: kvproof certify transformers --workload conversation.jsonl --budget 120 --out report/
     """
-    from kvproof.checks import certificate
-    from kvproof.checks import certify as certification
     from kvproof.checks.adapters.registry import resolve
+    from kvproof.checks.certification import certificate
+    from kvproof.checks.certification import certify as certification
 
     default = certification.Plan()
     plan = certification.Plan(
@@ -327,8 +326,8 @@ def replay(
     Only built-in targets are taken from the file; anything else has to be named with --on, so that opening a
     file never imports code that it names.
     """
-    from kvproof.checks import certificate
-    from kvproof.checks.replay import replay as run
+    from kvproof.checks.certification import certificate
+    from kvproof.checks.certification.replay import replay as run
 
     with _target_speaks_to_stderr():
         outcome = run(trace, on, call_limit=call_limit)
@@ -360,23 +359,6 @@ def replay(
 # ---------------------------------------------------------------------------- commands of the other checks
 
 
-def _module(name: str) -> Any:
-    """A module of ``kvproof.checks`` that may not be part of this version yet."""
-    try:
-        return import_module(f"kvproof.checks.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"kvproof.checks.{name}":
-            raise
-        _fail(f"{name} is not part of this version of kvproof: see the README for what is")
-
-
-def _function(module: str, name: str = "run") -> Callable[..., Any]:
-    found: Callable[..., Any] | None = getattr(_module(module), name, None)
-    if found is None:
-        _fail(f"{module} is not part of this version of kvproof: see the README for what is")
-    return found
-
-
 @app.command()
 @_clean
 def prove(
@@ -385,7 +367,9 @@ def prove(
     json_output: Json = False,
 ) -> None:
     """Prove the rules for any number of blocks, requests, copies and steps."""
-    raise typer.Exit(_function("prove")(theorem=theorem, mutants=mutants, json_output=json_output))
+    from kvproof.checks.proof.prove import run
+
+    raise typer.Exit(run(theorem=theorem, mutants=mutants, json_output=json_output))
 
 
 @app.command()
@@ -396,7 +380,9 @@ def refute(
     json_output: Json = False,
 ) -> None:
     """Find the shortest run that breaks a rule in a mutant of the spec (bounded)."""
-    raise typer.Exit(_function("refute")(mutant=mutant, out=out, json_output=json_output))
+    from kvproof.checks.proof.refute import run
+
+    raise typer.Exit(run(mutant=mutant, out=out, json_output=json_output))
 
 
 @app.command()
@@ -418,8 +404,10 @@ def explore(
     json_output: Json = False,
 ) -> None:
     """Visit every reachable state of a small pool and check the rules in each."""
+    from kvproof.checks.exploring.explore import run
+
     raise typer.Exit(
-        _function("explore")(
+        run(
             subject=subject,
             blocks=blocks,
             requests=requests,
@@ -445,7 +433,9 @@ def monitor(
     json_output: Json = False,
 ) -> None:
     """Check that every step of a recorded run is allowed by the spec."""
-    raise typer.Exit(_function("monitor")(trace=trace, json_output=json_output))
+    from kvproof.checks.monitoring.monitor import run
+
+    raise typer.Exit(run(trace=trace, json_output=json_output))
 
 
 @app.command()
@@ -459,9 +449,9 @@ def diff(
     json_output: Json = False,
 ) -> None:
     """Run the same operations on two targets and compare answers, tables, counts and rows."""
-    raise typer.Exit(
-        _function("diff")(a=a, b=b, examples=examples, seed=seed, schedule=schedule, json_output=json_output)
-    )
+    from kvproof.checks.differential.diff import run
+
+    raise typer.Exit(run(a=a, b=b, examples=examples, seed=seed, schedule=schedule, json_output=json_output))
 
 
 @app.command()
@@ -472,4 +462,6 @@ def selftest(
     json_output: Json = False,
 ) -> None:
     """Check the GPU backend on this machine: real streams and events, the detectors, copy bandwidth."""
-    raise typer.Exit(_function("selftest")(device=device, out=out, json_output=json_output))
+    from kvproof.checks.differential.selftest import run
+
+    raise typer.Exit(run(device=device, out=out, json_output=json_output))

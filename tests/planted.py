@@ -99,7 +99,7 @@ def frees_and_rewrites_the_source_before_the_copy(cache: Any, group: Any) -> Non
 
 
 @_planted("cache_tells_the_truth", "no_read_before_fill")
-def keeps_a_key_after_the_block_is_reissued(cache: Any, group: Any) -> None:  # noqa: ARG001
+def keeps_a_key_after_the_block_is_reissued(cache: Any, group: Any) -> None:
     """Eviction returns the cached blocks to the pool but leaves their keys in the ledger."""
     ledger = group.ledger
 
@@ -132,7 +132,7 @@ def keeps_a_block_when_it_refuses(cache: Any, group: Any) -> None:
 
 
 @_planted("counts_match_owners", "owned_xor_free")
-def forgets_to_count_a_sharer(cache: Any, group: Any) -> None:  # noqa: ARG001
+def forgets_to_count_a_sharer(cache: Any, group: Any) -> None:
     """A second owner of a block is not counted."""
     ledger, real = group.ledger, group.ledger.acquire
 
@@ -144,13 +144,13 @@ def forgets_to_count_a_sharer(cache: Any, group: Any) -> None:  # noqa: ARG001
 
 
 @_planted("no_read_before_fill")
-def skips_the_copy(cache: Any, group: Any) -> None:  # noqa: ARG001
+def skips_the_copy(cache: Any, group: Any) -> None:
     """Recorded copies are never run: only the rows of the child can show it."""
-    cache.perform_cache_copy = lambda copies: None  # noqa: ARG005
+    cache.perform_cache_copy = lambda copies: None
 
 
 @_planted("cache_tells_the_truth", "no_read_before_fill")
-def publishes_before_the_step(cache: Any, group: Any) -> None:  # noqa: ARG001
+def publishes_before_the_step(cache: Any, group: Any) -> None:
     """The blocks of a prompt can be hit as soon as they are reserved, though the declaration says after the step."""
     real = cache.can_store_request_tokens
 
@@ -164,7 +164,7 @@ def publishes_before_the_step(cache: Any, group: Any) -> None:  # noqa: ARG001
 
 
 @_planted("reserved_ids_untouched", "nothing_lost", "owned_xor_free")
-def hands_out_a_trash_block(cache: Any, group: Any) -> None:  # noqa: ARG001
+def hands_out_a_trash_block(cache: Any, group: Any) -> None:
     """Block 0, where padding is read from, is issued in place of the last block."""
     pool, real = cache.pool, cache.pool.get_free_blocks
 

@@ -36,8 +36,7 @@ def test_the_model_is_the_target_reference() -> None:
 
 def test_a_factory_is_found_in_the_working_directory(workplace: Path) -> None:
     (workplace / "toy_engine.py").write_text(
-        "from kvproof.model.reference import make_reference\n"
-        "class Family:\n    make = staticmethod(make_reference)\n"
+        "from kvproof.model.reference import make_reference\nclass Family:\n    make = staticmethod(make_reference)\n"
     )
     assert resolve("toy_engine:make_reference")(Configuration(blocks=3)).admit("a", [1]).answer is Answer.OK
     assert callable(resolve("toy_engine:Family.make"))

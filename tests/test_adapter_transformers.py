@@ -230,9 +230,7 @@ def test_a_fork_shares_complete_blocks_and_copies_the_tail() -> None:
     reply = target.fork("parent", "child", 10)
     tables = pool_of(target).tables
     assert tables["parent"][:2] == tables["child"][:2]
-    assert [(c.source, c.destination, c.rows) for c in reply.copies] == [
-        (tables["parent"][2], tables["child"][2], 2)
-    ]
+    assert [(c.source, c.destination, c.rows) for c in reply.copies] == [(tables["parent"][2], tables["child"][2], 2)]
     target.complete([reply.copies[0].ticket])
     assert target.read("child") == list(range(100, 110))
 

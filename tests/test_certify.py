@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvproof.checks.adapters.registry import builtin_targets, resolve
-from kvproof.checks.certify import Plan, Result, certify, expected_events, not_applicable
-from kvproof.checks.finding import program, regression_test
+from kvproof.checks.certification.certify import Plan, Result, certify, expected_events, not_applicable
+from kvproof.checks.certification.finding import program, regression_test
 from kvproof.model import make_reference
 from kvproof.model.interface import Declaration
 from kvproof.spec import RULES

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from kvproof.checks.certify import Plan, certify
-from kvproof.checks.harness import TargetError
+from kvproof.checks.certification.certify import Plan, certify
+from kvproof.checks.lockstep.harness import TargetError
 
 HERE = Path(__file__).parent
 SMALL = Plan(examples=5, pairs=2, rows=60, operations=2_500)

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from kvproof.checks.certify import Plan, certify
-from kvproof.checks.harness import TargetError
+from kvproof.checks.certification.certify import Plan, certify
+from kvproof.checks.lockstep.harness import TargetError
 from kvproof.model.interface import Configuration, Factory
 
 SMALL = Plan(examples=3, pairs=1, rows=80, operations=2_500)

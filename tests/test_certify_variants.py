@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvproof.checks.certify import Plan, certify
+from kvproof.checks.certification.certify import Plan, certify
 from kvproof.model import ReferenceAllocator
 
 SHORT = Plan(examples=3, operations=1200, rows=40)

@@ -189,9 +189,7 @@ def test_bytes_that_no_committed_prefix_holds_cannot_matter() -> None:
 def test_a_forked_ring_is_its_own() -> None:
     """The parent goes on and overwrites its ring; the child's clone must not see that."""
     for schedule in (Lazy(), Starve("copy"), Starve("compute")):
-        allocator = backend(
-            schedule, Configuration(blocks=9, block_size=4, state_slots=3), shape=Shape(ring=4)
-        )
+        allocator = backend(schedule, Configuration(blocks=9, block_size=4, state_slots=3), shape=Shape(ring=4))
         allocator.admit("A", PROMPT)
         allocator.commit("A", 10)
         copies = allocator.fork("A", "B", 10).copies

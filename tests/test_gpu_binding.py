@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kvproof.checks.sets import CompiledRule, Facts
+from kvproof.checks.readings.sets import CompiledRule, Facts
 from kvproof.gpu.cells import Span
 from kvproof.gpu.device import Event, Kernel
 from kvproof.gpu.order import Ticket

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from kvproof.checks.diff import programs, side
+from kvproof.checks.differential.diff import programs, side
 from kvproof.gpu import ops
 from kvproof.gpu.backend import GpuAllocator, Policy
 from kvproof.gpu.cuda import CudaDevice

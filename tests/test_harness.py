@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvproof.checks.harness import IllegalOperation, Lockstep, TargetError, Violation
-from kvproof.checks.operations import Operation
+from kvproof.checks.lockstep.harness import IllegalOperation, Lockstep, TargetError, Violation
+from kvproof.checks.lockstep.operations import Operation
 from kvproof.model import ReferenceAllocator, make_reference
 from kvproof.model.interface import BLOCKS, Answer, Configuration, Declaration, Factory, Pool, Reason, Reply, Snapshot
 from kvproof.model.mutants import make_mutant

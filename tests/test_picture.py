@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvproof.checks.finding import Finding, Step
-from kvproof.checks.operations import Operation as Asked
-from kvproof.checks.picture import MOST_CELLS, WINDOW, picture
-from kvproof.checks.picture_blame import blame
-from kvproof.checks.picture_grid import lay_out, queued_copies
-from kvproof.checks.picture_shapes import draw
-from kvproof.checks.picture_words import call, clean
+from kvproof.checks.certification.finding import Finding, Step
+from kvproof.checks.lockstep.operations import Operation as Asked
+from kvproof.checks.picture.blame import blame
+from kvproof.checks.picture.grid import lay_out, queued_copies
+from kvproof.checks.picture.page import MOST_CELLS, WINDOW, picture
+from kvproof.checks.picture.shapes import draw
+from kvproof.checks.picture.words import call, clean
 from kvproof.model.interface import Answer, Configuration
 from kvproof.model.mutants import make_mutant
 from kvproof.model.reference import make_reference
@@ -556,5 +556,5 @@ def test_the_same_trace_gives_the_same_page() -> None:
 
 
 def test_the_templates_are_installed() -> None:
-    folder = importlib.resources.files("kvproof.checks").joinpath("templates")
+    folder = importlib.resources.files("kvproof.checks.picture").joinpath("templates")
     assert {"picture.html", "picture.css", "picture.js"} <= {entry.name for entry in folder.iterdir()}

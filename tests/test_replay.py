@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kvproof.checks.adapters import registry
-from kvproof.checks.certify import Plan, certify
-from kvproof.checks.finding import Finding
-from kvproof.checks.replay import ReplayError, replay
+from kvproof.checks.certification.certify import Plan, certify
+from kvproof.checks.certification.finding import Finding
+from kvproof.checks.certification.replay import ReplayError, replay
 from kvproof.model import make_reference
 from kvproof.model.interface import Configuration
 from kvproof.model.trace import Recorder, TraceError, read_trace, write_trace

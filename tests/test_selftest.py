@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvproof.checks.adapters.registry import TargetError  # noqa: E402
-from kvproof.checks.selftest import Line, early_release, machine_for, run, verdict_of  # noqa: E402
+from kvproof.checks.differential.selftest import Line, early_release, machine_for, run, verdict_of  # noqa: E402
 
 
 def test_everything_passes_on_the_simulated_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvproof.checks.sets import CompiledRule, Facts, RuleBook
+from kvproof.checks.readings.sets import CompiledRule, Facts, RuleBook
 from kvproof.spec import EVENT, RULES, STATE
 from kvproof.spec import language as L
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvproof.checks.explore import explore
-from kvproof.checks.explore_model import Limits
-from kvproof.checks.explore_spec import engine_for, machine_for
-from kvproof.checks.layout import Layout
-from kvproof.checks.spec_errors import UsageError
+from kvproof.checks.exploring.explore import explore
+from kvproof.checks.exploring.explore_model import Limits
+from kvproof.checks.exploring.explore_spec import engine_for, machine_for
+from kvproof.checks.exploring.layout import Layout
+from kvproof.checks.readings.spec_errors import UsageError
 from kvproof.spec.mutants import MUTANTS
 
 COUNTS = {3: (12_904, 52_269, 9), 4: (285_637, 1_300_888, 12)}
@@ -103,7 +103,7 @@ def test_a_state_fits_into_words_and_comes_back() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_resumed_exploration_ends_with_the_same_counts(engine: str, tmp_path: Path) -> None:
-    from kvproof.checks.exploration import Checkpoint
+    from kvproof.checks.exploring.exploration import Checkpoint
 
     limits = Limits(3, 3, 3, 2)
     machine = machine_for(limits)
@@ -129,7 +129,7 @@ def test_an_unfinished_exploration_says_so() -> None:
 
 def test_expanding_by_renaming_blocks_gives_the_same_moves() -> None:
     """What is worked out once and renamed equals what is worked out for every block, state by state."""
-    from kvproof.checks.machine import Machine
+    from kvproof.checks.readings.machine import Machine
 
     quick = machine_for(Limits(3, 2, 2, 2))
     direct = Machine(quick.module, quick.scope, renames=False)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvproof.checks.explore import explore
-from kvproof.checks.spec_errors import CheckpointError, UsageError
+from kvproof.checks.exploring.explore import explore
+from kvproof.checks.readings.spec_errors import CheckpointError, UsageError
 
 CONCRETE = {4: (100_752, 469_296, 16), 5: (1_760_880, 9_144_600, 20), 6: (25_963_200, None, None)}
 """States, transitions and depth as SPIN, TLC and stateright count them."""
@@ -71,7 +71,7 @@ def test_a_resumed_exploration_ends_with_the_same_counts(tmp_path: Path) -> None
     file = tmp_path / "run.npz"
     whole = explore(symmetry="full", blocks=4, checkpoint=file)
     assert file.exists()
-    from kvproof.checks.explore_model import Limits, ModelRun, ModelSubject
+    from kvproof.checks.exploring.explore_model import Limits, ModelRun, ModelSubject
 
     subject = ModelSubject(Limits(4, 3, 3, 2), "full", None, "ordered")
     run = ModelRun.begin(subject)

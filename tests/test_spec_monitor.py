@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kvproof.checks.allowed import OwnershipMonitor, Refused, Told
-from kvproof.checks.explore_model import Limits, ModelSubject
-from kvproof.checks.generate import Generator, SeededChoices
-from kvproof.checks.harness import Lockstep, Violation
-from kvproof.checks.model_edges import edge_differs
-from kvproof.checks.monitor import Monitor, judge, monitor
-from kvproof.checks.operations import Operation
+from kvproof.checks.certification.generate import Generator, SeededChoices
+from kvproof.checks.exploring.explore_model import Limits, ModelSubject
+from kvproof.checks.lockstep.harness import Lockstep, Violation
+from kvproof.checks.lockstep.operations import Operation
+from kvproof.checks.monitoring.allowed import OwnershipMonitor, Refused, Told
+from kvproof.checks.monitoring.model_edges import edge_differs
+from kvproof.checks.monitoring.monitor import Monitor, judge, monitor
 from kvproof.model.interface import BLOCKS, Configuration, Destination, Pool, Snapshot
 from kvproof.model.mutants import MUTANTS, make_mutant
 from kvproof.model.reference import ReferenceAllocator, make_reference

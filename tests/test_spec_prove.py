@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvproof.checks.prove import PROVED, REFUTED, ProveResult, prove, prove_mutant, theorem_names
-from kvproof.checks.spec_errors import UnknownName
+from kvproof.checks.proof.prove import PROVED, REFUTED, ProveResult, prove, prove_mutant, theorem_names
+from kvproof.checks.readings.spec_errors import UnknownName
 from kvproof.spec.language import RULES
 from kvproof.spec.modules import MODULES, NUMBER_THEOREMS
 from kvproof.spec.mutants import MUTANTS
@@ -90,6 +90,6 @@ def test_a_failed_proof_shows_a_small_state_before_and_after() -> None:
 
 @pytest.mark.parametrize("action", ["admit", "finish", "release_pins", "submit", "reserve", "evict"])
 def test_every_condition_of_an_action_is_needed_or_says_why_it_stands_there(action: str) -> None:
-    from kvproof.checks.conditions import FOR_MEANING, idle
+    from kvproof.checks.proof.conditions import FOR_MEANING, idle
 
     assert set(idle(action)) == {place for name, place in FOR_MEANING if name == action}

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kvproof.checks.prove import mutated
-from kvproof.checks.refute import find, refute
-from kvproof.checks.spec_errors import UnknownMutant
+from kvproof.checks.proof.prove import mutated
+from kvproof.checks.proof.refute import find, refute
+from kvproof.checks.readings.spec_errors import UnknownMutant
 from kvproof.model.mutants import MUTANTS as MODEL_MUTANTS
 from kvproof.model.trace import read_trace
 from kvproof.spec.modules import MODULES
 from kvproof.spec.mutants import MUTANTS
+
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_mutant_is_refuted_by_a_shortest_run(name: str) -> None:
@@ -46,7 +47,7 @@ def test_a_counterexample_is_a_trace_that_can_be_replayed(tmp_path: Path) -> Non
     trace = read_trace(result.finding.trace)
     assert trace.target == "reference:early_release"
     assert [operation.op for operation in trace.operations if operation.op != "commit"] == ["admit", "fork", "release"]
-    from kvproof.checks.replay import replay
+    from kvproof.checks.certification.replay import replay
 
     replayed = replay(result.finding.trace)
     assert replayed.verdict == "violated"

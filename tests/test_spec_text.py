@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kvproof.spec
-from kvproof.checks.spec_tables import written
+from kvproof.checks.proof.spec_tables import written
 from kvproof.model.interface import CAPABILITIES
 from kvproof.spec import RULES
 from kvproof.spec.language import SpecError, State, Variable, forall
@@ -22,7 +22,7 @@ FOLDER = Path(kvproof.spec.__file__).parent
 
 def test_the_generated_tables_of_the_readme_are_up_to_date() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert written(text) == text, "run: python -m kvproof.checks.spec_tables spec/README.md"
+    assert written(text) == text, "run: python -m kvproof.checks.proof.spec_tables spec/README.md"
     with pytest.raises(ValueError, match="no place for the table"):
         written("nothing here")
 

@@ -1,4 +1,4 @@
-"""Claims about reading and scaling public workloads (kvproof.checks.workload)."""
+"""Claims about reading and scaling public workloads (kvproof.checks.certification.workload)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kvproof.checks import workload_rows
-from kvproof.checks.synthetic import synthetic_text
-from kvproof.checks.workload import WorkloadError, WorkRequest, load_workload
-from kvproof.checks.workload_rows import read_rows
+from kvproof.checks.certification import workload_rows
+from kvproof.checks.certification.synthetic import synthetic_text
+from kvproof.checks.certification.workload import WorkloadError, WorkRequest, load_workload
+from kvproof.checks.certification.workload_rows import read_rows
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 POOLS = [(1, 4), (2, 4), (3, 1), (7, 4), (16, 16), (40, 16), (200, 16)]

@@ -20,7 +20,7 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from kvproof.checks.stateful import Outcome, search, seeded
+from kvproof.checks.certification.stateful import Outcome, search, seeded
 from kvproof.model import make_reference
 from kvproof.model.interface import Answer, Configuration
 

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kvproof.checks.explore import explore
+from kvproof.checks.exploring.explore import explore
 
 REQUESTS, TABLE, WORK = 3, 3, 2
 

@@ -1,0 +1,1 @@
+"""Certify: generate, drive, minimise, explain, report, replay."""

@@ -1,0 +1,1 @@
+"""Is every step of a recorded run allowed by the text?"""

@@ -1,0 +1,1 @@
+"""Prove and refute: induction for any size, and bounded search for the shortest counterexample."""
