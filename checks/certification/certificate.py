@@ -117,7 +117,7 @@ def report(result: Result) -> RenderableType:
     parts: list[RenderableType] = [_headline(result), ""]
     for finding in result.findings:
         parts += [*finding_report(finding), ""]
-    parts += [_rules(result), _operations(result), _coverage(result)]
+    parts += [_rules(result), _operations(result), _coverage(result), *_workload_events(result)]
     parts += [Text(f"note: {note}") for note in result.notes]
     return Group(*parts)
 
@@ -186,7 +186,9 @@ def _coverage(result: Result) -> Table:
         table.add_row(what, f"{count:,}", f"{result.reached.get(what, 0):,}")
     for line in () if result.findings else result.missing:
         table.add_row(Text(f"missing: {line}", style="yellow"), "", "")
-    if result.driven:
-        events = ", ".join(f"{what} {count}" for what, count in sorted(result.driven.items()))
-        table.add_row(Text(f"workload: {events}", style="dim"), "", "")
     return table
+
+
+def _workload_events(result: Result) -> list[RenderableType]:
+    events = ", ".join(f"{what} {count}" for what, count in sorted(result.driven.items()))
+    return [Text(f"in the workload: {events}", style="dim")] if events else []

@@ -19,6 +19,14 @@ from kvproof.checks.proof.prove import PROVED, ProveResult
 from kvproof.checks.proof.refute import RefuteResult
 from kvproof.checks.proof.spec_finding import SpecFinding
 
+WIDE = 140
+"""Columns of a table that does not go to a terminal."""
+
+
+def stdout_console() -> Console:
+    """Where tables for people go."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+
 
 def show_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output and nothing else there."""
@@ -46,7 +54,7 @@ def progress_to_stderr() -> Callable[[Progress], None]:
 
 def show_proof(result: ProveResult) -> None:
     """Theorems, statements that do not hold, mutants, and the verdict."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = stdout_console()
     if result.theorems:
         table = Table(box=None, padding=(0, 2))
         for column in ("theorem", "verdict", "seconds", "how far"):
@@ -74,7 +82,7 @@ def show_proof(result: ProveResult) -> None:
 
 def show_finding(finding: SpecFinding) -> None:
     """A broken rule and the run to it."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = stdout_console()
     out.print(f"{finding.rule} is broken after {finding.length} operations: {finding.message}", markup=False)
     for number, step in enumerate(finding.steps, start=1):
         out.print(f"  {number}. {step}", markup=False)
@@ -86,14 +94,14 @@ def show_refutation(result: RefuteResult) -> None:
     """The shortest run, or that there is none within the bound."""
     if result.finding is not None:
         show_finding(result.finding)
-    Console(highlight=False, soft_wrap=True).print(
+    stdout_console().print(
         f"{result.mutant}: {result.verdict} (bound: {result.bound}) in {result.seconds:.1f} s", markup=False
     )
 
 
 def show_exploration(result: ExploreResult) -> None:
     """Counts, what was checked, and the finding."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = stdout_console()
     if result.finding is not None:
         show_finding(result.finding)
     counts = f"{result.classes:,} classes, {result.class_edges:,} moves out of them"
@@ -113,7 +121,7 @@ def show_exploration(result: ExploreResult) -> None:
 
 def show_monitoring(result: MonitorResult) -> None:
     """The verdict and the first step that is not allowed."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = stdout_console()
     if result.finding is not None:
         what = result.finding.rule if result.finding.kind == "rule" else "a step is not allowed"
         out.print(f"step {result.steps}: {what}: {result.finding.message}", markup=False)
