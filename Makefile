@@ -2,7 +2,7 @@
 #
 #     make certify                         certify the reference model (no torch)
 #     make certify TARGET=transformers     certify a real engine's allocator (adds torch and transformers)
-#     make test                            run the tests (with torch)
+#     make test                            run the tests (with torch, transformers and numba)
 #
 # TARGET is any target of `kvproof certify`; ARGS is handed on, e.g. make certify ARGS="--seed 7".
 # The environments are made once and reused until pyproject.toml changes.  PYTHON chooses the interpreter.
@@ -28,7 +28,7 @@ certify: $(NEEDS)
 	$(CERTIFY)/bin/kvproof certify $(TARGET) $(ARGS)
 
 test: $(TEST)/installed
-	$(TEST)/bin/pytest $(ARGS)
+	$(TEST)/bin/pytest -n auto $(ARGS)
 
 $(CERTIFY)/installed: pyproject.toml
 	$(call environment,$(CERTIFY),.)
@@ -39,7 +39,7 @@ $(CERTIFY)/installed-transformers: $(CERTIFY)/installed
 	@touch $@
 
 $(TEST)/installed: pyproject.toml
-	$(call environment,$(TEST),.[gpu$(comma)test])
+	$(call environment,$(TEST),.[gpu$(comma)transformers$(comma)numba$(comma)test])
 	@touch $@
 
 # $(call environment,FOLDER,REQUIREMENT): make the environment if it is not there, install into it (editable).
