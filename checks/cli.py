@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TextIO
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from kvproof.checks.console import silence_stdout, stderr_console, stdout_console
 
 P = ParamSpec("P")
 
@@ -50,18 +51,28 @@ app.add_typer(lab_app, name="lab")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Decides every choice of the run.")]
+CallLimit = Annotated[float, typer.Option(min=0.01, max=86_400, help="Seconds that one call to the target may take.")]
 Order = Annotated[
     str, typer.Option("--release-order", help="How a list of blocks is released: reverse (as DeepInfer) or forward.")
 ]
-WIDE = 140
-"""Columns of a report that does not go to a terminal."""
-_out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
+_out = stdout_console()
+_err = stderr_console()
 
 
 def main() -> None:
     """Entry point of the program ``kvproof``."""
-    app()
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open as long as the program runs
+    try:
+        app()
+    except KeyboardInterrupt:
+        _err.print("kvproof: stopped", markup=False)
+        sys.exit(130)
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence_stdout()
 
 
 # --------------------------------------------------------------------------------------------- error lines
@@ -185,9 +196,11 @@ def certify(
         int | None, typer.Option(min=1, help="Checked operations that the run promises (default 20000).")
     ] = None,
     block_size: Annotated[
-        int | None, typer.Option(min=1, help="Use this block size only, for a target that takes no other.")
+        int | None, typer.Option(min=1, max=4096, help="Use this block size only, for a target that takes no other.")
     ] = None,
-    call_limit: Annotated[float, typer.Option(min=0.01, help="Seconds that one call to the target may take.")] = 10.0,
+    call_limit: Annotated[
+        float, typer.Option(min=0.01, max=86_400, help="Seconds that one call to the target may take.")
+    ] = 10.0,
     json_output: Json = False,
 ) -> None:
     """Certify an allocator: drive it hard, check every rule after every operation, give a verdict.
@@ -318,7 +331,9 @@ def replay(
     on: Annotated[
         str | None, typer.Option("--on", help="Replay on this target instead of the built-in one of the header.")
     ] = None,
-    call_limit: Annotated[float, typer.Option(min=0.01, help="Seconds that one call to the target may take.")] = 10.0,
+    call_limit: Annotated[
+        float, typer.Option(min=0.01, max=86_400, help="Seconds that one call to the target may take.")
+    ] = 10.0,
     json_output: Json = False,
 ) -> None:
     """Run a trace again: 1 if the violation happens again, 0 if nothing breaks, 3 if the target answers otherwise.

@@ -26,6 +26,7 @@ from kvproof.checks.certification.finding import Finding, Step, answer_text
 from kvproof.checks.certification.generate import Choices, Generator, SeededChoices
 from kvproof.checks.lockstep.follow import Follower
 from kvproof.checks.lockstep.form import frozen
+from kvproof.checks.lockstep.harness import build
 from kvproof.checks.lockstep.operations import Operation, length
 from kvproof.model.interface import (
     Allocator,
@@ -124,7 +125,7 @@ def side(name: str) -> Side:
     if kind == "gpu":
         return _gpu(mutant)
     factory: Factory = resolve(name)
-    return lambda configuration, _schedule, _seed: factory(configuration)
+    return lambda configuration, _schedule, _seed: build(factory, configuration)
 
 
 def _gpu(mutant: str) -> Side:

@@ -41,6 +41,8 @@ class ExploreResult:
     new state; ``complete`` says whether everything reachable was visited.
 
     ``orbit_sum`` is the number of states that the explored classes stand for, where it is known.
+    ``waits`` are the counts of :class:`~kvproof.checks.exploring.waits.Waits`, where they were taken: when
+    all classes of the model were explored and no rule is broken.
     """
 
     subject: str
@@ -60,6 +62,7 @@ class ExploreResult:
     checked: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
+    waits: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``kvproof explore --json`` prints."""

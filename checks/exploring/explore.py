@@ -13,6 +13,7 @@ from typing import Any
 
 from kvproof.checks.exploring.exploration import Checkpoint, ExploreResult, Progress, Report
 from kvproof.checks.exploring.explore_model import CHECKED, Limits, ModelRun, ModelSubject, told_as, words
+from kvproof.checks.exploring.waits import waits_of
 from kvproof.checks.proof.spec_finding import SpecFinding
 from kvproof.checks.proof.spec_trace import write_run
 from kvproof.checks.readings.spec_errors import UsageError
@@ -136,6 +137,7 @@ def _explore_model(
     grown = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base, count * subject.key_bytes())
     plain = subject.symmetry == "none"
     finished = complete and finding is None
+    waits = waits_of(run).as_json() if finished and not plain else None
     depth = sum(1 for a, b in zip(run.levels, [*run.levels[1:], count], strict=True) if b > a) - 1
     return ExploreResult(
         subject="model",
@@ -154,6 +156,7 @@ def _explore_model(
         engine="model",
         checked=CHECKED,
         skipped=tuple(subject.spec.skipped),
+        waits=waits,
     )
 
 

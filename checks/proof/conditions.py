@@ -13,6 +13,7 @@ import z3
 
 from kvproof.checks.proof.obligations import of_action, step_of
 from kvproof.checks.proof.prove import Induction
+from kvproof.checks.readings.z3_reading import new_solver
 from kvproof.spec.modules import MODULES
 
 FOR_MEANING: dict[tuple[str, int], str] = {
@@ -50,7 +51,7 @@ def idle(action: str, timeout_ms: int = 2_000) -> Iterator[int]:
     obligations = [o for o in of_action(module, action, induction.s, step) if not o.trivial]
     goals = [z3.Not(induction.reading.formula(o.clause.formula)) for o in obligations]
     for place in range(len(guards)):
-        solver = z3.Solver()
+        solver = new_solver()
         solver.set("timeout", timeout_ms)
         solver.add(*induction.known, *induction.reading.facts)
         solver.add(*(guard for other, guard in enumerate(guards) if other != place))

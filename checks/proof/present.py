@@ -10,22 +10,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from kvproof.checks.console import stderr_console, stdout_console
 from kvproof.checks.exploring.exploration import ExploreResult, Progress
 from kvproof.checks.monitoring.monitor import MonitorResult
 from kvproof.checks.proof.prove import PROVED, ProveResult
 from kvproof.checks.proof.refute import RefuteResult
 from kvproof.checks.proof.spec_finding import SpecFinding
-
-WIDE = 140
-"""Columns of a table that does not go to a terminal."""
-
-
-def stdout_console() -> Console:
-    """Where tables for people go."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 
 
 def show_json(value: dict[str, Any]) -> None:
@@ -35,13 +27,13 @@ def show_json(value: dict[str, Any]) -> None:
 
 def log_to_stderr() -> Callable[[str], None]:
     """A proof log on standard error."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = stderr_console()
     return lambda line: console.print(line, markup=False)
 
 
 def progress_to_stderr() -> Callable[[Progress], None]:
     """One line a level on standard error, when that is a terminal."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = stderr_console()
     if not console.is_terminal:
         return lambda _progress: None
 

@@ -21,7 +21,7 @@ from kvproof.checks.proof.obligations import START, Obligation, at_the_start, of
 from kvproof.checks.proof.small import small_counterexample
 from kvproof.checks.proof.stories import Vacuity, check_stories
 from kvproof.checks.readings.spec_errors import UnknownName
-from kvproof.checks.readings.z3_reading import Z3Reading
+from kvproof.checks.readings.z3_reading import Z3Reading, new_solver
 from kvproof.spec.language import RULES, State
 from kvproof.spec.modules import MODULES, NUMBER_THEOREMS
 from kvproof.spec.mutants import MUTANTS, Mutant
@@ -153,7 +153,7 @@ class Induction:
     def _ask(
         self, obligations: Iterable[Obligation], terms: list[Any], wanted: set[str] | None
     ) -> Iterable[tuple[Obligation, str]]:
-        solver = z3.Solver()
+        solver = new_solver()
         solver.set("timeout", self.timeout_ms)
         solver.add(*terms)
         facts = 0
@@ -263,7 +263,7 @@ def scope_of(module: Module, name: str) -> str:
 def _ask_numbers(theorem: Theorem, timeout_ms: int) -> tuple[str, str | None, float]:
     began = time.perf_counter()
     reading = Z3Reading()
-    solver = z3.Solver()
+    solver = new_solver()
     solver.set("timeout", timeout_ms)
     solver.add(z3.Not(reading.formula(theorem.formula())))
     answer = solver.check()

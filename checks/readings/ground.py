@@ -15,6 +15,7 @@ import z3
 from kvproof.checks.proof.unroll import Happened, Run
 from kvproof.checks.readings.finite import Cell, Tuple
 from kvproof.checks.readings.formulas import premise_of
+from kvproof.checks.readings.z3_reading import new_solver
 from kvproof.spec import language as L
 from kvproof.spec.language import RULES
 from kvproof.spec.steps import Module, Step, nothing
@@ -117,7 +118,7 @@ def shortest(
     """The shortest run of at most ``most`` steps that breaks the rule, and the sentence that is then true."""
     s, given = module.states.state("s"), module.choices.state("given")
     steps = {name: module.actions[name].step(s, given, nothing("event", module.events)) for name in actions}
-    solver = z3.Solver()
+    solver = new_solver()
     solver.set("timeout", timeout_ms)
     here = Ground(module, sizes, 0, declared)
     _begin(solver, module, here)
@@ -145,7 +146,7 @@ def tells(
     """Whether there is a run with these actions, in this order; and for each clause of the module's rules
     whether its premise can be met in one.  None if there is no such run."""
     s, given = module.states.state("s"), module.choices.state("given")
-    solver = z3.Solver()
+    solver = new_solver()
     solver.set("timeout", 20_000)
     here = Ground(module, sizes, 0, declared)
     _begin(solver, module, here)

@@ -124,3 +124,12 @@ class Z3Reading:
                     case _:
                         return left % right
         raise L.SpecError(f"first-order logic has no {type(number).__name__}: only finite readings count")
+
+
+def new_solver(milliseconds: int | None = None) -> z3.Solver:
+    """A solver that leaves Ctrl-C to Python, with an optional time limit."""
+    solver = z3.Solver()
+    solver.set("ctrl_c", False)
+    if milliseconds is not None:
+        solver.set("timeout", milliseconds)
+    return solver
