@@ -1144,6 +1144,17 @@ class SeveralBlocksOneKey(with_pool(_OneKeyManyBlocks)):  # type: ignore[misc]
     """Equal contents are in several blocks under one key (vllm#55092)."""
 
 
+class LowestAddressFirst(Records):
+    """Correct: addresses count from 1, as tickets do."""
+
+    def take(self, value: Any) -> Handle:
+        """The lowest free address."""
+        address = min(self.free)
+        self.free.remove(address)
+        self.live[address] = value
+        return Handle(address, self.generations[address])
+
+
 WINDOW = 4
 """Positions that a sliding window looks back."""
 
