@@ -537,7 +537,6 @@ def test_an_unusual_but_correct_allocator_is_never_flagged(name: str) -> None:
     assert result.operations >= SHORT.operations
 
 
-@pytest.mark.xfail(strict=True, reason="a replayed script takes an address for a ticket of the same number")
 def test_addresses_and_tickets_may_be_the_same_numbers() -> None:
     result = certify(cases.built(cases.LowestAddressFirst), "lowest address first", plan=SHORT, seed=1)
     assert result.findings == []

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvproof.checks.certification.finding import answer_text
 from kvproof.checks.certification.generate import SeededChoices
-from kvproof.checks.certification.script import Line, Run, Seen, Stage, record
+from kvproof.checks.certification.script import Line, Run, Seen, Stage, as_address, record
 from kvproof.checks.certification.stateful import Outcome, one_run
 from kvproof.checks.lockstep.harness import Breach
 from kvproof.model.interface import Configuration, Factory, Reply
@@ -43,7 +43,9 @@ def _made(seen: Seen) -> list[int]:
     """Tickets and addresses that the operation made."""
     if isinstance(seen.outcome, Reply):
         return list(dict.fromkeys(copy.ticket for copy in seen.outcome.copies))
-    return [seen.outcome] if seen.operation.op in ("submit", "take") and isinstance(seen.outcome, int) else []
+    if not isinstance(seen.outcome, int):
+        return []
+    return {"submit": [seen.outcome], "take": [as_address(seen.outcome)]}.get(seen.operation.op, [])
 
 
 def _perform(factory: Factory, configuration: Configuration, lines: list[Line], call_limit: float) -> Stage:

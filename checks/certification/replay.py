@@ -18,7 +18,7 @@ from typing import Any
 from kvproof.checks.adapters.registry import TargetError, builtin_targets, resolve, resolve_builtin
 from kvproof.checks.certification.explain import explain
 from kvproof.checks.certification.finding import Finding
-from kvproof.checks.certification.script import CALL_LIMIT, Run, Script, Seen, Stage, record
+from kvproof.checks.certification.script import CALL_LIMIT, Run, Script, Seen, Stage, as_address, record
 from kvproof.checks.lockstep.operations import Operation
 from kvproof.model.interface import Factory
 from kvproof.model.trace import ARGUMENTS, Trace, describe, read_trace
@@ -135,10 +135,10 @@ def _arguments(recorded: Recorded) -> dict[str, Any]:
 def _made(recorded: Recorded) -> list[int]:
     """Tickets and addresses that the operation made when it was recorded."""
     reply = recorded.effects.get("reply")
-    made = [copy["ticket"] for copy in reply["copies"]] if reply else []
+    made = list(dict.fromkeys(copy["ticket"] for copy in reply["copies"])) if reply else []
     result = recorded.effects.get("result")
     if recorded.op in ("submit", "take") and isinstance(result, int):
-        made.append(result)
+        made.append(as_address(result) if recorded.op == "take" else result)
     return made
 
 

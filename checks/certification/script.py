@@ -84,9 +84,17 @@ class Run:
 
 
 def made_by(lockstep: Lockstep) -> list[int]:
-    """Everything that the target made so far and that an operation may name: tickets, then addresses."""
+    """Everything that the target made so far and that an operation may name: tickets, then addresses.
+
+    An address and a ticket may be the same number: an address is told as its complement (:func:`as_address`).
+    """
     follower = lockstep.follower
-    return [*follower.copies, *follower.step_tickets, *follower.records]
+    return [*follower.copies, *follower.step_tickets, *map(as_address, follower.records)]
+
+
+def as_address(number: int) -> int:
+    """The address of a record, told apart from tickets; applied twice, the address itself."""
+    return ~number
 
 
 def record(operations: Sequence[Operation], made: Sequence[Sequence[int]]) -> Script:
@@ -106,7 +114,7 @@ def _symbolic(operation: Operation, origin: dict[int, Made]) -> Operation:
         return replace(operation, args={"tickets": tickets})
     if operation.op == "clone":
         address = operation.args["address"]
-        return replace(operation, args={"address": origin.get(address, Made(-1, address))})
+        return replace(operation, args={"address": origin.get(as_address(address), Made(-1, address))})
     return operation
 
 
@@ -116,7 +124,7 @@ def _concrete(operation: Operation, values: dict[Made, int]) -> Operation | None
         return replace(operation, args={"tickets": tuple(tickets)}) if tickets else None
     if operation.op == "clone":
         made = operation.args["address"]
-        return replace(operation, args={"address": values[made]}) if made in values else None
+        return replace(operation, args={"address": as_address(values[made])}) if made in values else None
     return operation
 
 

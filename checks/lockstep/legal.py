@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from kvproof.checks.lockstep.ghost import Ghost
 from kvproof.checks.lockstep.operations import Operation
+from kvproof.checks.lockstep.stamps import NOTHING
 from kvproof.model.interface import BLOCKS
 
 
@@ -78,6 +79,8 @@ def _fork(now: Ghost, operation: Operation) -> str | None:
         return f"fork: {shadow.name} has {shadow.committed} committed rows, not {rows}"
     if rows < shadow.committed and now.device.pools[BLOCKS].reserved.intersection(shadow.table):
         return f"fork: rows of {shadow.name} have left its window, so that only all {shadow.committed} can be shared"
+    if "slots" in now.capabilities and shadow.state == NOTHING:
+        return f"fork: the state slot of {shadow.name} is filled by its first step, which was not seen yet"
     if "slots" in now.capabilities and rows != shadow.committed:
         return f"fork: the state slot of {shadow.name} holds the state after {shadow.committed} positions, not {rows}"
     return _too_many(now)
