@@ -103,6 +103,8 @@ def run_again(
         performed = _done(stage)
     finally:
         stage.close()
+    if stage.run.breach is None and not operations:
+        return Replay("undetermined", target, performed, note="the run has no operations")
     if stage.run.breach is None:
         return Replay("certified", target, performed)
     return Replay("violated", target, performed, _finding(factory, target, stage.run, call_limit, trace_file))

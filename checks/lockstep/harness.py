@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvproof.checks.adapters.registry import TargetError as TargetError
-from kvproof.checks.lockstep.calls import CallFailed, call, close, shown
+from kvproof.checks.lockstep.calls import STRAY, CallFailed, call, close, shown, told
 from kvproof.checks.lockstep.follow import Follower
 from kvproof.checks.lockstep.form import frozen, reply_problem, snapshot_problem, whole
 from kvproof.checks.lockstep.operations import Operation, length
@@ -89,11 +89,15 @@ def build(factory: Factory, configuration: Configuration, call_limit: float = 10
     """A fresh allocator; raises :class:`TargetError` when the factory fails or what it makes is none."""
     try:
         allocator: Allocator = call("the factory", max(60.0, call_limit), factory, configuration)
+        if isinstance(allocator, type):
+            raise TargetError(f"the factory returned the class {allocator.__name__}: return an instance of it")
         capabilities_of(allocator)
     except NotAnAllocator as error:
         raise TargetError(str(error)) from error
-    except CallFailed as error:
-        raise TargetError(str(error)) from error
+    except STRAY as error:
+        if isinstance(error, (TargetError, CallFailed)):
+            raise TargetError(str(error)) from error
+        raise TargetError(f"asking the target what it declares raised {told(error)}") from error
     return allocator
 
 

@@ -19,6 +19,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "fork": ("child", "rows"),
     "complete": ("tickets",),
     "submit": (),
+    "read": (),
     "pin": ("name",),
     "unpin": ("name",),
     "hold": ("holder",),

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from kvproof.checks.lockstep.follow import Follower
-from kvproof.checks.lockstep.harness import difference
+from kvproof.checks.lockstep.form import snapshot_problem
+from kvproof.checks.lockstep.harness import ANSWERING, difference
 from kvproof.checks.lockstep.operations import COUNTED, Operation
 from kvproof.checks.monitoring.allowed import OwnershipMonitor, Refused
 from kvproof.checks.proof.prove import CERTIFIED, UNDETERMINED, VIOLATED
@@ -150,12 +151,34 @@ def judge(trace: Trace, declaration: Declaration | None = None) -> MonitorResult
         if recorded.answer in ("raised", "unsupported"):
             finding = _finding((None, recorded.answer, f"{operation}: {recorded.answer}"), done)
             return MonitorResult(VIOLATED, finding, number, time.perf_counter() - began, notes)
-        snapshot = trace.after(recorded) or last
+        seen = trace.after(recorded)
+        if (doubt := _doubt(watcher, operation, recorded, reply, seen)) is not None:
+            note = f"line {number + 1}: {doubt}"
+            return MonitorResult(UNDETERMINED, None, number - 1, time.perf_counter() - began, (*notes, note))
+        snapshot = last if seen is None else seen
         wrong = watcher.step(operation, reply, snapshot)
         if wrong is not None:
             return MonitorResult(VIOLATED, _finding(wrong, done), number, time.perf_counter() - began, notes)
         last = snapshot
+    if not done:
+        return MonitorResult(UNDETERMINED, None, 0, time.perf_counter() - began, (*notes, "the run has no operations"))
     return MonitorResult(CERTIFIED, None, len(done), time.perf_counter() - began, notes)
+
+
+def _doubt(
+    watcher: Monitor, operation: Operation, recorded: Recorded, reply: object, seen: Snapshot | None
+) -> str | None:
+    """Why a step cannot be judged; None when it can."""
+    if seen is not None and (problem := snapshot_problem(seen)):
+        return problem
+    if operation.op in ANSWERING and not isinstance(reply, Reply):
+        return f"{_told(operation)} has no reply to judge"
+    if operation.op != "read":
+        if (reason := watcher.follower.illegal(operation)) is not None:
+            return f"a caller may not ask this now: {reason}"
+        if seen is None and recorded.answer not in ("later", "never"):
+            return f"{_told(operation)} has no snapshot after it"
+    return None
 
 
 def _finding(wrong: tuple[str | None, str, str], done: Sequence[Operation]) -> SpecFinding:
