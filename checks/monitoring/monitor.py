@@ -135,6 +135,8 @@ def judge(trace: Trace, declaration: Declaration | None = None) -> MonitorResult
     if start is None:
         note = "the trace has no snapshots: record it with kvproof.model.trace.Recorder"
         return MonitorResult(UNDETERMINED, None, 0, time.perf_counter() - began, (note,))
+    if problem := snapshot_problem(start):
+        return MonitorResult(UNDETERMINED, None, 0, time.perf_counter() - began, (f"line 1: {problem}",))
     declared, capabilities = _promises(trace, declaration)
     explains = all(_told_owners(snapshot) for snapshot in _snapshots(trace))
     watcher = Monitor(trace.configuration, declared, capabilities, start, actions=explains)
@@ -199,7 +201,8 @@ def _snapshots(trace: Trace) -> list[Snapshot]:
 
 def _told_owners(snapshot: Snapshot) -> bool:
     """Every owner that is no request is a pin, a holder, or an end of a queued copy."""
-    return all(isinstance(name, str) and not name.startswith(("cache", "node")) for name in snapshot[BLOCKS].holds)
+    holds = snapshot[BLOCKS].holds if BLOCKS in snapshot else {}
+    return all(isinstance(name, str) and not name.startswith(("cache", "node")) for name in holds)
 
 
 def _promises(trace: Trace, declaration: Declaration | None) -> tuple[Declaration, frozenset[str]]:
