@@ -6,35 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvproof.model.trace import ARGUMENTS as TRACED
+from kvproof.model.trace import NAMELESS
+
 COUNTED = frozenset({"admit", "extend", "fork", "release", "pin", "unpin", "complete", "hold", "ack", "evict", "move"})
 """Operations that count towards the length of a counterexample; steps that only fill reserved rows,
 and readings, belong to the verb that reserved the rows."""
 
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "admit": ("tokens",),
-    "extend": ("tokens", "drafts"),
-    "commit": ("rows",),
-    "advance": ("rows",),
-    "release": ("reason",),
-    "fork": ("child", "rows"),
-    "complete": ("tickets",),
-    "submit": (),
-    "read": (),
-    "pin": ("name",),
-    "unpin": ("name",),
-    "hold": ("holder",),
-    "ack": ("holder",),
-    "evict": ("blocks",),
-    "move": ("tier",),
-    "take": ("value",),
-    "clone": ("address",),
-    "recycle": (),
-    "probe": ("misuse",),
-}
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {op: tuple(checks) for op, checks in TRACED.items()}
 """Argument names of every operation, after the request (``fork``'s request is the parent)."""
-
-WITHOUT_REQUEST = frozenset({"complete", "unpin", "ack", "evict", "clone", "recycle"})
-"""Operations that speak of no request."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +28,7 @@ class Operation:
     def arguments(self) -> tuple[Any, ...]:
         """Positional arguments of the allocator's method, the request first."""
         rest = tuple(self.args[name] for name in ARGUMENTS[self.op])
-        return rest if self.op in WITHOUT_REQUEST else (self.request, *rest)
+        return rest if self.op in NAMELESS else (self.request, *rest)
 
     def __str__(self) -> str:
         return f"{self.op}({', '.join(repr(argument) for argument in self.arguments())})"

@@ -22,7 +22,7 @@ from typing import Any
 from kvproof.checks.lockstep.follow import Follower
 from kvproof.checks.lockstep.form import snapshot_problem
 from kvproof.checks.lockstep.harness import ANSWERING, difference
-from kvproof.checks.lockstep.operations import COUNTED, Operation
+from kvproof.checks.lockstep.operations import Operation, length
 from kvproof.checks.monitoring.allowed import OwnershipMonitor, Refused
 from kvproof.checks.proof.prove import CERTIFIED, UNDETERMINED, VIOLATED
 from kvproof.checks.proof.spec_finding import SpecFinding
@@ -185,8 +185,7 @@ def _doubt(
 
 def _finding(wrong: tuple[str | None, str, str], done: Sequence[Operation]) -> SpecFinding:
     rule, kind, message = wrong
-    counted = sum(len(o.args["tickets"]) if o.op == "complete" else 1 for o in done if o.op in COUNTED)
-    return SpecFinding(rule, message, counted, tuple(_told(operation) for operation in done[-20:]), kind)
+    return SpecFinding(rule, message, length(list(done)), tuple(_told(operation) for operation in done[-20:]), kind)
 
 
 def _told(operation: Operation) -> str:
