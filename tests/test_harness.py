@@ -145,6 +145,18 @@ def test_a_call_that_hangs_is_interrupted_and_found() -> None:
     assert kind_of(rewritten(admit=spin), admit("A", 100, 4)) == "hangs"
 
 
+def test_a_target_that_swallows_even_the_interruption_is_found() -> None:
+    def stubborn(self: Any, request: str, tokens: Sequence[int]) -> Reply:
+        for _ in range(3):
+            try:
+                time.sleep(60)
+            except BaseException:
+                continue
+        return ReferenceAllocator.admit(self, request, tokens)
+
+    assert kind_of(rewritten(admit=stubborn), admit("A", 100, 4)) == "hangs"
+
+
 def test_a_snapshot_that_hangs_is_found() -> None:
     def spin(self: Any) -> Snapshot:
         while True:

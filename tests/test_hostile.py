@@ -661,7 +661,6 @@ def test_a_correct_design_is_never_flagged(name: str) -> None:
     assert result.operations >= SMALL.operations
 
 
-@pytest.mark.xfail(strict=True, reason="a copy counts as done for a sharer only if it has every copied row")
 def test_a_child_may_share_the_first_rows_of_a_block_that_a_copy_is_filling() -> None:
     """C has one of the two rows that the copy for A brings; it waits for the copy as A does."""
     lockstep = Lockstep(CORRECT["CopiesOnWrite"], Configuration(blocks=4, block_size=4))

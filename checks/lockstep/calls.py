@@ -13,6 +13,10 @@ STRAY = (Exception, SystemExit, GeneratorExit)
 """What a target may throw; KeyboardInterrupt is the user's."""
 
 
+AGAIN = 0.05
+"""Seconds after which a body that swallows the interruption gets the next one."""
+
+
 class CallFailed(Exception):
     """The call hangs or raises: ``kind`` says which, the text is one sentence."""
 
@@ -27,18 +31,27 @@ class _TimeUp(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt the body after ``seconds``.  Works in the main thread of the main interpreter only."""
+    """Interrupt the body after ``seconds``, and again while it goes on.
+
+    Works in the main thread of the main interpreter only, and not inside native code.
+    """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
 
+    late = False
+
     def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal late
+        late = True
         raise _TimeUp
 
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
+        if late:  # the body swallowed it, and went on
+            raise _TimeUp
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

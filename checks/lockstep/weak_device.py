@@ -181,11 +181,12 @@ class WeakDevice:
         return [work.request, *sharing]
 
     def _is_prefix_of(self, work: Work, copy: Copy, shadow: Shadow) -> bool:
-        """What the copy fills is, row for row, what this request must find there."""
+        """What the copy fills is, row for row as far as the request goes, what it must find there."""
         if not work.writes or copy.destination not in shadow.table:
             return False
         first = shadow.table.index(copy.destination) * self.size
-        return all(shadow.stamp(first + o) == stamp for (_, o), stamp in work.expected.items())
+        wanted = [(shadow.stamp(first + o), stamp) for (_, o), stamp in work.expected.items()]
+        return wanted[0][0] == wanted[0][1] and all(mine in (stamp, NOTHING) for mine, stamp in wanted)
 
     def _cells(self, shadow: Shadow, first: int, last: int) -> tuple[Cell, ...]:
         return tuple(cell for p in range(first, last) if (cell := shadow.cell(p, self.size)) is not None)
