@@ -661,6 +661,25 @@ def test_a_correct_design_is_never_flagged(name: str) -> None:
     assert result.operations >= SMALL.operations
 
 
+@pytest.mark.xfail(strict=True, reason="the content of a slot keeps the stamp of a draft that was named later")
+@pytest.mark.parametrize("factory", [make_reference, CORRECT["WithSlots"]])
+def test_a_slot_that_ran_over_accepted_drafts_can_be_forked(factory: Factory) -> None:
+    lockstep = Lockstep(factory, Configuration(blocks=6, block_size=2, state_slots=2))
+    for op, request, args in (
+        ("admit", "A", {"tokens": [100]}),
+        ("commit", "A", {"rows": 1}),
+        ("extend", "A", {"tokens": [], "drafts": 2}),
+        ("commit", "A", {"rows": 3}),
+        ("extend", "A", {"tokens": [101, 102], "drafts": 0}),
+        ("fork", "A", {"child": "B", "rows": 3}),
+    ):
+        lockstep.perform(Operation(op, request, args))
+    lockstep.perform(Operation("complete", None, {"tickets": list(lockstep.follower.copies)}))
+    lockstep.perform(Operation("extend", "B", {"tokens": [900], "drafts": 0}))
+    lockstep.perform(Operation("commit", "B", {"rows": 4}))
+    lockstep.drain()
+
+
 def test_a_child_may_share_the_first_rows_of_a_block_that_a_copy_is_filling() -> None:
     """C has one of the two rows that the copy for A brings; it waits for the copy as A does."""
     lockstep = Lockstep(CORRECT["CopiesOnWrite"], Configuration(blocks=4, block_size=4))
