@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from kvproof.checks import cli
 from kvproof.checks.certification.certify import SMALL_POOLS, Plan, Result, certify
 from kvproof.checks.certification.stateful import Outcome, seeded
-from kvproof.checks.lockstep.harness import Lockstep, TargetError
+from kvproof.checks.lockstep.harness import IllegalOperation, Lockstep, TargetError
 from kvproof.checks.lockstep.operations import Operation
 from kvproof.model import make_reference
 from kvproof.model.interface import (
@@ -659,6 +659,34 @@ def test_a_correct_design_is_never_flagged(name: str) -> None:
     result = certify(CORRECT[name], name, plan=SMALL)
     assert [finding.message for finding in result.findings] == []
     assert result.operations >= SMALL.operations
+
+
+class WindowForks(Forks):
+    """A sliding window and forks: null ids are shared like blocks, and kept out of the owners."""
+
+    def commit(self, request: str, rows: int) -> None:
+        super().commit(request, rows)
+        for index in range(max(0, rows - self.size) // self.size):
+            block = self.tables[request][index]
+            if block:
+                self.tables[request][index] = 0
+                self.drop(block, request)
+
+    def fork(self, parent: str, child: str, rows: int) -> Reply:
+        self.owners[0] = set()
+        reply = super().fork(parent, child, rows)
+        del self.owners[0]
+        return reply
+
+    def release(self, request: str, reason: Reason) -> None:
+        self.tables[request] = [block for block in self.tables[request] if block]
+        super().release(request, reason)
+
+
+@pytest.mark.xfail(strict=True, raises=IllegalOperation, reason="the workload forks rows that have left the window")
+def test_a_workload_forks_only_what_is_in_the_window() -> None:
+    result = certify(WindowForks, "window", plan=Plan(examples=1, pairs=1, rows=200, operations=400))
+    assert [finding.message for finding in result.findings] == []
 
 
 @pytest.mark.xfail(strict=True, reason="the content of a slot keeps the stamp of a draft that was named later")
