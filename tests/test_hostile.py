@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from kvproof.checks import cli
 from kvproof.checks.certification.certify import SMALL_POOLS, Plan, Result, certify
 from kvproof.checks.certification.stateful import Outcome, seeded
-from kvproof.checks.lockstep.harness import IllegalOperation, Lockstep, TargetError
+from kvproof.checks.lockstep.harness import Lockstep, TargetError
 from kvproof.checks.lockstep.operations import Operation
 from kvproof.model import make_reference
 from kvproof.model.interface import (
@@ -683,13 +683,11 @@ class WindowForks(Forks):
         super().release(request, reason)
 
 
-@pytest.mark.xfail(strict=True, raises=IllegalOperation, reason="the workload forks rows that have left the window")
 def test_a_workload_forks_only_what_is_in_the_window() -> None:
     result = certify(WindowForks, "window", plan=Plan(examples=1, pairs=1, rows=200, operations=400))
     assert [finding.message for finding in result.findings] == []
 
 
-@pytest.mark.xfail(strict=True, reason="the content of a slot keeps the stamp of a draft that was named later")
 @pytest.mark.parametrize("factory", [make_reference, CORRECT["WithSlots"]])
 def test_a_slot_that_ran_over_accepted_drafts_can_be_forked(factory: Factory) -> None:
     lockstep = Lockstep(factory, Configuration(blocks=6, block_size=2, state_slots=2))

@@ -248,7 +248,10 @@ class Driver:
         rows = committed if "slots" in self.capabilities or self._roll(50) else self.dice.randint(1, committed)
         self._forks += 1
         child = f"{job.name}.fork{self._forks}"
-        reply = self._perform(Operation("fork", job.name, {"child": child, "rows": rows}))
+        fork = Operation("fork", job.name, {"child": child, "rows": rows})
+        if self.follower.illegal(fork):
+            return
+        reply = self._perform(fork)
         if reply.answer is Answer.OK:
             tokens = list(self.follower.requests[child].tokens)
             self.running[child] = _Job(child, tokens, self.dice.randint(0, self.size), 1, prompt_done=True)

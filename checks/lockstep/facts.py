@@ -110,7 +110,8 @@ def _rows(now: Ghost, relations: Relations) -> None:
             may_write.append(row)
             if shadow.committed:
                 committed.append(row)
-            if shadow.state != NOTHING and content.get((StateSlot(shadow.slot), 0), NOTHING) == shadow.state:
+            held = content.get((StateSlot(shadow.slot), 0), NOTHING)
+            if shadow.state != NOTHING and same(held) == same(shadow.state):
                 filled.append(row)
     for work in now.device.queued():
         filled += [

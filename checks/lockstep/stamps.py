@@ -49,9 +49,10 @@ class Stamps:
         return made
 
     def descends(self, stamp: int, ancestor: int) -> bool:
-        """Whether ``stamp`` is ``ancestor`` or stands behind it."""
-        while stamp != ancestor and stamp != NOTHING:
-            stamp = self._before[stamp]
+        """Whether ``stamp`` is ``ancestor`` or stands behind it; named drafts count as what they turned out to be."""
+        stamp, ancestor = self.same(stamp), self.same(ancestor)
+        while stamp not in (ancestor, NOTHING):
+            stamp = self.same(self._before[stamp])
         return stamp == ancestor
 
     def name(self, draft: int, stamp: int) -> None:
